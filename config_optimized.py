@@ -1,0 +1,96 @@
+"""Settings of Mario RL: edit these for your hardware, then run `python mario_rl_optimized.py`.
+
+The values are for a machine with a GPU. Where there is none, CPU_OVERRIDES at the end of this file wins over them, and
+`--set NAME=VALUE` on the command line wins over both. The plan printed at the start shows which value won.
+`python mario_rl_optimized.py --help` lists the command line; unknown names, types and ranges are checked before
+anything starts.
+"""
+
+import os
+
+# --- The game ---------------------------------------------------------------------------------------------------------
+WORLD, STAGE = 1, 1  # which level: worlds 1-8, stages 1-4
+ACTIONS = "simple"  # "right_only" (5 actions), "simple" (7) or "complex" (12): fewer actions learn faster
+FRAME_SKIP = 4  # frames an action is held: 15 decisions a second are enough for Mario, and 4x cheaper than 60
+NOOP_START_MAX_FRAMES = 30  # episodes start after 0-30 idle frames, or a greedy policy sees one single episode
+NO_PROGRESS_DECISIONS = 150  # cut an episode after 10 s without getting further: standing at a pipe teaches little
+REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a death at -1
+FLAG_BONUS = 1.0  # added on the decision that reaches the flag: the raw reward pays nothing for it
+
+# --- Collectors: processes that play ----------------------------------------------------------------------------------
+NUM_PROCESSES = 4  # was 2; nes-py makes about 130 decisions/s on a core, and every collector fills one core
+ENVS_PER_PROCESS = 4  # emulators a collector: one policy call decides for all of them
+CHUNK_DECISIONS = 32  # ticks a collector writes before it rings: 4 x 32 experiences = 0.9 MB at once
+REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together: 10,000 for each of 4 collectors
+WHEN_RING_FULL = "wait"  # "wait" loses nothing; "drop" keeps the game going and counts what is lost
+
+# --- Exploration ------------------------------------------------------------------------------------------------------
+EPSILON_DECAY_DECISIONS = 50_000  # from 1 down to each emulator's own epsilon, linearly
+EPSILON_LADDER_LOW = 0.01  # the calmest emulator plays nearly greedily ...
+EPSILON_LADDER_HIGH = 0.2  # ... while the wildest still explores; the others lie between, in equal ratios
+EXPLORE_RIGHT_PROBABILITY = 0.75  # share of random actions that hold "right": the flag is on the right
+
+# --- Replay -----------------------------------------------------------------------------------------------------------
+BUFFER_SIZE = 50_000  # was 10,000; single frames are stored, so 50,000 experiences take 353 MB, not 2.8 GB
+EXPERIENCE_BATCH_SIZE = 1_000  # a commit moves at least so many into replay, or what is there after half a second
+WARMUP_EXPERIENCES = 10_000  # learning begins when replay holds so many: earlier batches would repeat themselves
+REPLAY_RATIO = 8.0  # experiences trained on for each one collected; whoever runs ahead waits. 0 switches it off
+
+# --- Learning ---------------------------------------------------------------------------------------------------------
+BATCH_SIZE = 512  # was 256; one forward and backward of this size is a micro-batch
+GRADIENT_ACCUMULATION_STEPS = 4  # micro-batches an optimizer step: 4 x 512 = an effective batch of 2,048
+TRAINING_WORKERS = 1  # one worker that makes four steps a sample call starves nobody; four workers fight for the GIL
+TRAINING_STEPS_PER_SAMPLE = 4  # micro-batches drawn by one sample call; no experience is used twice because of it
+LEARNING_RATE = 3e-4  # Adam's; lower it (1e-4) when the loss is unstable
+ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise make huge steps
+MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
+GAMMA = 0.95  # looks about 20 decisions ahead, 1.3 s: as far as a jump
+N_STEP = 5  # rewards counted one by one before the network's own guess takes over
+TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
+TARGET_UPDATE_INTERVAL = 400
+TARGET_TAU = 0.005
+NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
+HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
+
+# --- Hardware ---------------------------------------------------------------------------------------------------------
+DEVICE = "auto"  # "auto" takes a CUDA GPU where there is one; "cpu" or "cuda" insist
+USE_AMP = True  # mixed precision: float16 on a GPU, bfloat16 on a CPU only where it measures faster
+COMPILE = "auto"  # torch.compile: "auto" on a GPU with a compiler, "on" or "off" insist
+LEARNER_THREADS = 0  # CPU threads of the learner; 0 gives it the cores that the collectors leave
+USE_DATA_PARALLEL = False  # split each micro-batch over all GPUs; worth it from BATCH_SIZE 1024 up
+CACHE_CLEAR_EPOCHS = 50  # give unused GPU memory back every so many epochs, never on the hot path; 0 never
+
+# --- Weights to the collectors ----------------------------------------------------------------------------------------
+MODEL_UPDATE_FREQUENCY = 5  # publish every 5 epochs (was 3): a fifth of the traffic of every epoch
+PUBLISH_MAX_DECISIONS = 12_000  # but never play longer than this on old weights, however long the episodes get
+
+# --- The run ----------------------------------------------------------------------------------------------------------
+EPISODES_PER_EPOCH = 16  # was 8; an epoch is so many finished episodes: one [MAIN] line, one row of metrics
+MAX_EPOCHS = 5_000  # the run ends by itself; --epochs, --minutes and --decisions end it earlier
+CHECKPOINT_EPOCHS = 25  # save every so many epochs, and always at the end
+KEEP_CHECKPOINTS = 2  # older ones are removed once a newer one is safely on disk
+CHECKPOINT_REPLAY = True  # save replay too, so that a resumed run learns on at once
+REPLAY_SAVE_SECONDS = 5.0  # newest experiences first, until the time is over: Ctrl-C must end within 10 s
+PROCESSOR_LOG_SECONDS = 5.0  # a [PROCESSOR] line every so often
+LOCK_WARN_MILLISECONDS = 10.0  # warn when threads wait longer than this for a lock on average ...
+LOCK_WARN_RATIO = 0.5  # ... or for more than this share of the time they need it
+SEED = 1  # everything random derives from it
+
+# --- Without a GPU ----------------------------------------------------------------------------------------------------
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+CPU_OVERRIDES = {
+    "NETWORK_CHANNELS": (16, 32, 32),  # a quarter of the arithmetic: 1,500 instead of 400 samples/s on a core
+    "HIDDEN_UNITS": 256,
+    "BATCH_SIZE": 128,  # larger batches are no faster a sample on a CPU, only rarer updates
+    "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit
+    "NUM_PROCESSES": max(1, _CORES - 1),  # one core is left to the learner
+    "ENVS_PER_PROCESS": 8,  # eight streams from few processes: more variety in replay, one policy call for all
+    "CHUNK_DECISIONS": 16,  # 8 x 16 = 128 experiences, about one second of play on nes-py
+    "REP_Q_SIZE": 2_048 * max(1, _CORES - 1),  # 4,096 experiences (29 MB) a ring: half a minute of play
+    "EPISODES_PER_EPOCH": 4,  # with the two lines below: a publish at least every 3,000 decisions
+    "MODEL_UPDATE_FREQUENCY": 2,
+    "PUBLISH_MAX_DECISIONS": 2_500,  # plus what is on its way (a commit, a chunk of each collector) stays below 3,000
+    "EXPERIENCE_BATCH_SIZE": 256,  # half a second's worth would otherwise wait for the timer at every commit
+    "WARMUP_EXPERIENCES": 2_000,  # 15 s of play on nes-py: the first loss appears while one still watches
+}

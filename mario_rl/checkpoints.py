@@ -1,0 +1,182 @@
+"""Checkpoints: everything a run needs to go on, in `checkpoints/<run>/checkpoint-<number>/`.
+
+A checkpoint is a folder that appears in one step: its files are written beside the old ones under another name, synced,
+and then renamed. A manifest carries their hashes; a damaged checkpoint is named and the one before it is used. No
+pickle: tensors in safetensors, numbers in JSON, replay in blocks that are compressed with zstd.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import zstandard
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from mario_rl.files import sync_folder, write_durably
+from mario_rl.replay.streams import FRAME_BYTES, ReplayStreams, StoredRows
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+TENSORS, NUMBERS, REPLAY, MANIFEST = "tensors.safetensors", "numbers.json", "replay.zst", "manifest.json"
+ROWS_PER_BLOCK = 512  # 3.6 MB before compression
+
+
+class CheckpointError(Exception):
+    """No usable checkpoint; the message is for the user."""
+
+
+class Checkpoint(NamedTuple):
+    """What was loaded."""
+
+    folder: Path
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def save(
+        self,
+        tensors: dict[str, Tensor],
+        numbers: dict[str, Any],
+        replay: ReplayStreams | None,
+        replay_budget_seconds: float,
+    ) -> Path:
+        """Write a checkpoint and remove the ones that are no longer needed."""
+        existing = self._existing()
+        number = _number_of(existing[-1]) + 1 if existing else 1
+        target = self.folder / f"checkpoint-{number:06d}"
+        temporary = self.folder / f".saving-{number:06d}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        contents = {TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})}
+        if replay is not None:
+            contents[REPLAY], numbers["replay"] = _pack_replay(replay, replay_budget_seconds)
+        contents[NUMBERS] = json.dumps(numbers).encode()
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        contents[MANIFEST] = json.dumps({"format": FORMAT, "sha256": hashes}).encode()
+        for name, content in contents.items():
+            write_durably(temporary / name, content)
+        sync_folder(temporary)
+        temporary.rename(target)
+        sync_folder(self.folder)
+        for outdated in self._existing()[: -self._keep]:
+            shutil.rmtree(outdated, ignore_errors=True)
+        return target
+
+    def load_newest(self) -> Checkpoint:
+        """The newest checkpoint that is whole."""
+        damaged = []
+        for folder in reversed(self._existing()):
+            try:
+                return _load(folder)
+            except _DamagedError as error:
+                damaged.append(f"{folder} is damaged ({error})")
+                logger.warning("%s; trying the one before it.", damaged[-1])
+        if damaged:
+            raise CheckpointError(
+                f"{'; '.join(damaged)}: no whole checkpoint is left, start a new run without --resume."
+            )
+        raise CheckpointError(f"There is no checkpoint in {self.folder}: start a new run without --resume.")
+
+    def _existing(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir() and path.name[11:].isdigit())
+
+
+def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams) -> bool:
+    """Fill replay from a checkpoint; False when it holds none, or one of another layout."""
+    saved = checkpoint.numbers.get("replay")
+    if not saved or saved["num_streams"] != replay.num_streams or saved["length"] != replay.length:
+        return False
+    packed = (checkpoint.folder / REPLAY).read_bytes()
+    decompressor = zstandard.ZstdDecompressor()
+    for block in saved["blocks"]:
+        content = decompressor.decompress(packed[block["offset"] : block["offset"] + block["size"]])
+        replay.restore(block["stream"], block["begin"], _unpack_rows(content))
+    replay.restore_counters(saved["counters"])
+    return True
+
+
+def _pack_replay(replay: ReplayStreams, budget_seconds: float) -> tuple[bytes, dict[str, Any]]:
+    """Blocks of rows, newest first, until the time is over; the streams take turns.
+
+    Appends may go on meanwhile: rows are copied first, and a block whose rows were claimed by then is left out.
+    """
+    deadline = time.monotonic() + budget_seconds
+    compressor = zstandard.ZstdCompressor(level=1)
+    counters = replay.counters()
+    unsaved = {stream: counters["written_end"][stream] for stream in range(replay.num_streams)}
+    packed = bytearray()
+    blocks: list[dict[str, int]] = []
+    while unsaved:
+        for stream, end in list(unsaved.items()):
+            begin = max(replay.oldest(stream), end - ROWS_PER_BLOCK)
+            counters["first_kept"][stream] = end
+            if begin >= end or (time.monotonic() > deadline and blocks):
+                del unsaved[stream]
+                continue
+            rows = replay.read(stream, begin, end)
+            if begin < int(replay.claimed_end[stream]) - replay.length:
+                del unsaved[stream]
+                continue
+            content = compressor.compress(b"".join(np.ascontiguousarray(column).tobytes() for column in rows))
+            blocks.append({"stream": stream, "begin": begin, "offset": len(packed), "size": len(content)})
+            packed += content
+            unsaved[stream] = begin
+    layout = {"num_streams": replay.num_streams, "length": replay.length}
+    return bytes(packed), layout | {"blocks": blocks, "counters": counters}
+
+
+def _unpack_rows(content: bytes) -> StoredRows:
+    num_rows = len(content) // (FRAME_BYTES + 7)
+    bounds = np.cumsum([0, num_rows * FRAME_BYTES, num_rows, num_rows * 4, num_rows, num_rows])
+    parts = [content[begin:end] for begin, end in pairwise(bounds)]
+    return StoredRows(
+        np.frombuffer(parts[0], np.uint8).reshape(num_rows, FRAME_BYTES),
+        np.frombuffer(parts[1], np.uint8),
+        np.frombuffer(parts[2], np.float32),
+        np.frombuffer(parts[3], np.uint8),
+        np.frombuffer(parts[4], np.uint8),
+    )
+
+
+class _DamagedError(Exception):
+    pass
+
+
+def _load(folder: Path) -> Checkpoint:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            raise _DamagedError(f"format {manifest['format']} is not {FORMAT}")
+        hashes: dict[str, str] = manifest["sha256"]
+        for name, expected in hashes.items():
+            if name not in (TENSORS, NUMBERS, REPLAY):
+                raise _DamagedError(f"unknown file {name!r} in the manifest")
+            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
+                raise _DamagedError(f"{name} has changed since it was written")
+        tensors = load_tensors((folder / TENSORS).read_bytes())
+        numbers = json.loads((folder / NUMBERS).read_bytes())
+    except OSError as error:
+        raise _DamagedError(f"{Path(str(error.filename)).name} cannot be read") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _DamagedError("its manifest is not readable") from error
+    return Checkpoint(folder, tensors, numbers)
+
+
+def _number_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("checkpoint-"))

@@ -1,0 +1,173 @@
+"""A collector: E emulators, one policy, one ring. Runs in a child process; in serial mode inside the learner's.
+
+Every tick each emulator leaves one row. Its picture is drawn straight into the ring's slot, one policy call decides for
+all emulators, and each emulator then plays its action. On the tick after an episode's end the row is the FINAL picture,
+and the emulator starts its next episode instead of acting. Acting takes no lock: the network is the collector's own.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mario_rl.channels.control import Control
+from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull, wait_timed
+from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.collecting.exploration import EpsilonLadder, exploration_probabilities
+from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.environment.episodes import Episodes, TaskRules
+from mario_rl.experience import FIELDS, FRAME_SIZE, STACK_SIZE, Mark, Rows
+from mario_rl.network import NetworkShape, QNetwork, scale_pictures
+
+
+class CollectorSetup(NamedTuple):
+    """Everything a collector is told at its start; it travels to the child by pickling."""
+
+    number: int
+    num_envs: int
+    chunk_decisions: int
+    task: TaskRules
+    network: NetworkShape
+    ladder: EpsilonLadder  # of all collectors' emulators
+    explore_right_probability: float
+    when_full: WhenFull
+    seed: np.random.SeedSequence
+
+
+class Collector:
+    """Plays and fills chunks."""
+
+    def __init__(self, setup: CollectorSetup, control: Control, slots: WeightSlots) -> None:
+        self._setup = setup
+        self._control = control
+        self._slots = slots
+        acting_seed, *episode_seeds = setup.seed.spawn(1 + setup.num_envs)
+        self._rng = np.random.default_rng(acting_seed)
+        self._episodes = [Episodes(setup.task, np.random.default_rng(seed)) for seed in episode_seeds]
+        self._stacks = np.zeros((setup.num_envs, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        self._network = QNetwork(setup.network).eval().requires_grad_(False)
+        self._weights = self._network.state_dict()
+        self._num_actions = len(ACTION_SETS[setup.task.actions])
+        self._action_probabilities = exploration_probabilities(setup.task.actions, setup.explore_right_probability)
+        self.weights_version = 0
+
+    def take_weights(self) -> None:
+        """Use the newest weights."""
+        self.weights_version = self._slots.take(self._weights, self.weights_version)
+
+    def collect_chunk(self, rows: Rows) -> bool:
+        """Fill a chunk; False when the run was stopped in the middle of it."""  # rows: [envs, decisions, ...]
+        for tick in range(self._setup.chunk_decisions):
+            if self._control.stop:
+                return False
+            for env, episodes in enumerate(self._episodes):
+                frame = rows.frame[env, tick]
+                episodes.draw(frame)
+                self._push(env, frame, fill=episodes.at_start)
+            actions = self._decide()
+            for env, episodes in enumerate(self._episodes):
+                self._play(episodes, int(actions[env]), rows, env, tick)
+        return True
+
+    def _push(self, env: int, frame: npt.NDArray[np.uint8], fill: bool) -> None:
+        stack = self._stacks[env]
+        if fill:
+            stack[:] = frame
+        else:
+            stack[:-1] = stack[1:]
+            stack[-1] = frame
+
+    @torch.inference_mode()
+    def _decide(self) -> npt.NDArray[np.int64]:
+        """Epsilon-greedy actions for all emulators, with the same random numbers whatever is drawn."""  # [envs]
+        number, num_envs = self._setup.number, self._setup.num_envs
+        epsilons = self._setup.ladder.epsilons(self._control.decisions)[number * num_envs : (number + 1) * num_envs]
+        explores = self._rng.random(num_envs) < epsilons
+        actions = self._rng.choice(self._num_actions, size=num_envs, p=self._action_probabilities)
+        if not explores.all():
+            q_values = self._network(scale_pictures(torch.from_numpy(self._stacks)))
+            actions = np.where(explores, actions, q_values.argmax(dim=1).numpy())
+        return actions
+
+    @staticmethod
+    def _play(episodes: Episodes, action: int, rows: Rows, env: int, tick: int) -> None:
+        at = (env, tick)
+        rows.episode_reward[at], rows.episode_distance[at] = 0, 0
+        rows.episode_decisions[at], rows.episode_cleared[at] = 0, 0
+        if episodes.over:
+            summary = episodes.summary
+            rows.action[at], rows.reward[at], rows.marks[at] = 0, 0, Mark.FINAL
+            rows.episode_reward[at], rows.episode_distance[at] = summary.reward, summary.distance
+            rows.episode_decisions[at], rows.episode_cleared[at] = summary.decisions, summary.cleared
+            episodes.begin()
+            return
+        start = Mark.START if episodes.at_start else Mark(0)
+        result = episodes.decide(action)
+        rows.action[at], rows.reward[at], rows.marks[at] = action, result.reward, start | result.marks
+
+    def state(self) -> dict[str, Any]:
+        """What serial mode's checkpoint keeps as JSON."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "episodes": [episodes.state() for episodes in self._episodes],
+        }
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What serial mode's checkpoint keeps as tensors."""
+        weights = {f"acting.{name}": tensor for name, tensor in self._weights.items()}
+        return weights | {"stacks": torch.from_numpy(self._stacks)}
+
+    def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Continue from a serial checkpoint."""
+        for name, tensor in self._weights.items():
+            tensor.copy_(tensors[f"acting.{name}"])
+        self.weights_version = self._slots.version
+        self._stacks[:] = tensors["stacks"].numpy()
+        for episodes, saved in zip(self._episodes, state["episodes"], strict=True):
+            episodes.load_state(saved)
+        self._rng.bit_generator.state = state["rng"]
+
+    def close(self) -> None:
+        """Free the emulators."""
+        for episodes in self._episodes:
+            episodes.close()
+
+
+def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: RingWriter, control: Control) -> None:
+    """A collector process's life: take weights, wait for permission and for a slot, fill it, hand it over."""
+    stats = writer.memory.stats.array
+    spare = _private_rows(setup) if setup.when_full == "drop" else None
+    begun = time.perf_counter()
+    while not control.stop:
+        collector.take_weights()
+        stats[CollectorStat.WEIGHTS_VERSION] = collector.weights_version
+        writer.answer()
+        while not control.stop and stats[CollectorStat.DECISIONS_WRITTEN] >= control.granted_decisions(setup.number):
+            stats[CollectorStat.THROTTLE_SECONDS] += wait_timed(writer.freed, None)
+            writer.answer()
+        while not control.stop and writer.is_full and spare is None:
+            stats[CollectorStat.RING_WAIT_SECONDS] += wait_timed(writer.freed, None)
+            writer.answer()
+        if control.stop:
+            return
+        rows = spare if spare is not None and writer.is_full else writer.free_slot()
+        if not collector.collect_chunk(rows):
+            return
+        decisions = np.count_nonzero((rows.marks & Mark.FINAL) == 0)
+        stats[CollectorStat.RUNNING_SECONDS] = time.perf_counter() - begun
+        if rows is spare:
+            stats[CollectorStat.DECISIONS_DROPPED] += decisions
+            writer.skip()
+        else:
+            stats[CollectorStat.DECISIONS_WRITTEN] += decisions
+            stats[CollectorStat.CHUNKS_WRITTEN] += 1
+            writer.publish()
+
+
+def _private_rows(setup: CollectorSetup) -> Rows:
+    """A chunk that nobody will read: where rows go when the ring is full and may be dropped."""
+    leading = (setup.num_envs, setup.chunk_decisions)
+    columns: list[Any] = [np.zeros(leading + field.shape, field.dtype) for field in FIELDS]
+    return Rows(*columns)

@@ -1,0 +1,309 @@
+"""The schema of the settings: names, types, ranges, and how a value is chosen. Values live in `config_optimized.py`.
+
+Order of precedence, weakest first: the setting itself, CPU_OVERRIDES (only without a GPU), `--set`. Everything is
+checked before anything starts, and all faults are reported at once.
+"""
+
+import ast
+import dataclasses
+import difflib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+OVERRIDES_NAME = "CPU_OVERRIDES"
+# Words that people know from other trainers, and what they are called here.
+_ALSO_KNOWN_AS = {"LR": "LEARNING_RATE", "EPOCHS": "MAX_EPOCHS", "DISCOUNT": "GAMMA", "NUM_WORKERS": "NUM_PROCESSES"}
+
+
+class SettingsError(Exception):
+    """The user's settings are wrong; the message names every fault and is shown as it is."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(faults))
+
+
+@dataclass(frozen=True)
+class Between:
+    """An inclusive range."""
+
+    low: float
+    high: float
+
+
+Positive = Between(1, 10**9)
+Probability = Between(0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting, checked. The upper-case name in the file is the field's name here."""
+
+    world: Annotated[int, Between(1, 8)]
+    stage: Annotated[int, Between(1, 4)]
+    actions: Literal["right_only", "simple", "complex"]
+    frame_skip: Annotated[int, Between(1, 16)]
+    noop_start_max_frames: Annotated[int, Between(0, 200)]
+    no_progress_decisions: Annotated[int, Positive]
+    reward_scale: Annotated[float, Between(1e-6, 1e3)]
+    flag_bonus: Annotated[float, Between(-1e3, 1e3)]
+
+    num_processes: Annotated[int, Between(1, 256)]
+    envs_per_process: Annotated[int, Between(1, 256)]
+    chunk_decisions: Annotated[int, Between(1, 1024)]
+    rep_q_size: Annotated[int, Positive]
+    when_ring_full: Literal["wait", "drop"]
+
+    epsilon_decay_decisions: Annotated[int, Positive]
+    epsilon_ladder_low: Annotated[float, Probability]
+    epsilon_ladder_high: Annotated[float, Probability]
+    explore_right_probability: Annotated[float, Probability]
+
+    buffer_size: Annotated[int, Positive]
+    experience_batch_size: Annotated[int, Positive]
+    warmup_experiences: Annotated[int, Positive]
+    replay_ratio: Annotated[float, Between(0.0, 1e3)]
+
+    batch_size: Annotated[int, Between(2, 65_536)]
+    gradient_accumulation_steps: Annotated[int, Between(1, 1024)]
+    training_workers: Annotated[int, Between(1, 1)]
+    training_steps_per_sample: Annotated[int, Between(1, 1024)]
+    learning_rate: Annotated[float, Between(1e-9, 1.0)]
+    adam_epsilon: Annotated[float, Between(1e-12, 1.0)]
+    max_gradient_norm: Annotated[float, Between(1e-6, 1e6)]
+    gamma: Annotated[float, Probability]
+    n_step: Annotated[int, Between(1, 32)]
+    target_update: Literal["hard", "soft"]
+    target_update_interval: Annotated[int, Positive]
+    target_tau: Annotated[float, Between(1e-6, 1.0)]
+    network_channels: Annotated[tuple[int, int, int], Between(1, 4096)]
+    hidden_units: Annotated[int, Between(1, 65_536)]
+
+    device: Literal["auto", "cpu", "cuda"]
+    use_amp: bool
+    compile: Literal["auto", "on", "off"]
+    learner_threads: Annotated[int, Between(0, 1024)]
+    use_data_parallel: bool
+    cache_clear_epochs: Annotated[int, Between(0, 10**9)]
+
+    model_update_frequency: Annotated[int, Positive]
+    publish_max_decisions: Annotated[int, Positive]
+
+    episodes_per_epoch: Annotated[int, Positive]
+    max_epochs: Annotated[int, Positive]
+    checkpoint_epochs: Annotated[int, Positive]
+    keep_checkpoints: Annotated[int, Between(1, 1000)]
+    checkpoint_replay: bool
+    replay_save_seconds: Annotated[float, Between(0.0, 1e6)]
+    processor_log_seconds: Annotated[float, Between(0.1, 1e6)]
+    lock_warn_milliseconds: Annotated[float, Between(0.0, 1e6)]
+    lock_warn_ratio: Annotated[float, Probability]
+    seed: Annotated[int, Between(0, 2**63 - 1)]
+
+    @property
+    def num_streams(self) -> int:
+        """Emulators of all collectors."""
+        return self.num_processes * self.envs_per_process
+
+    @property
+    def chunk_experiences(self) -> int:
+        """Experiences that one collector hands over at once."""
+        return self.envs_per_process * self.chunk_decisions
+
+    @property
+    def ring_slots(self) -> int:
+        """Chunks a ring holds, so that 2 x REP_Q_SIZE experiences wait in all rings together."""
+        return 2 * self.rep_q_size // (self.num_processes * self.chunk_experiences)
+
+
+Source = Literal["config", "cpu", "set", "run"]
+SOURCE_NAMES: dict[Source, str] = {
+    "config": "config_optimized.py",
+    "cpu": "CPU_OVERRIDES",
+    "set": "command line",
+    "run": "the resumed run",
+}
+
+
+@dataclass(frozen=True)
+class ChosenSettings:
+    """Settings and where each came from (by upper-case name)."""
+
+    settings: Settings
+    sources: dict[str, Source]
+
+
+def setting_names() -> list[str]:
+    """All names as the user writes them."""
+    return [field.name.upper() for field in dataclasses.fields(Settings)]
+
+
+def read_config_module(module: types.ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a config module, and its CPU_OVERRIDES."""
+    values = {name: value for name, value in vars(module).items() if name.isupper() and not name.startswith("_")}
+    overrides = values.pop(OVERRIDES_NAME, {})
+    if not isinstance(overrides, dict):
+        raise SettingsError([f"{OVERRIDES_NAME} must be a dictionary of settings, not {overrides!r}."])
+    return values, overrides
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` texts of the command line as values. Bare words are strings."""
+    values: dict[str, Any] = {}
+    faults = []
+    for assignment in assignments:
+        name, separator, text = assignment.partition("=")
+        if not separator or not name.strip():
+            faults.append(f"--set {assignment}: write it as NAME=VALUE, for example --set BATCH_SIZE=256.")
+            continue
+        try:
+            values[name.strip().upper()] = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            values[name.strip().upper()] = text.strip()
+    if faults:
+        raise SettingsError(faults)
+    return values
+
+
+def choose_settings(
+    values: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    assigned: Mapping[str, Any],
+    *,
+    has_gpu: Callable[[], bool],
+    base_source: Source = "config",
+) -> ChosenSettings:
+    """Apply the precedence, check everything, or raise SettingsError with every fault."""
+    faults: list[str] = []
+    chosen: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    device = assigned.get("DEVICE", values.get("DEVICE"))
+    on_cpu = device == "cpu" or (device != "cuda" and not has_gpu())
+    layers: list[tuple[Source, str, Mapping[str, Any]]] = [(base_source, SOURCE_NAMES[base_source], values)]
+    if on_cpu:
+        layers.append(("cpu", OVERRIDES_NAME, overrides))
+    layers.append(("set", "--set", assigned))
+    known = set(setting_names())
+    for source, place, layer in layers:
+        for name, value in layer.items():
+            if name in known:
+                chosen[name], sources[name] = value, source
+            else:
+                faults.append(_unknown(name, place))
+    checked: dict[str, Any] = {}
+    hints = get_type_hints(Settings, include_extras=True)
+    for name in setting_names():
+        if name not in chosen:
+            faults.append(f"{name} is missing from {SOURCE_NAMES[base_source]}: put it back.")
+            continue
+        try:
+            checked[name.lower()] = _check(hints[name.lower()], chosen[name])
+        except ValueError as fault:
+            faults.append(f"{name} = {chosen[name]!r} ({SOURCE_NAMES[sources[name]]}): {fault}")
+    faults += _conflicts(_with_stand_ins(checked, layers))
+    if faults:
+        raise SettingsError(faults)
+    return ChosenSettings(Settings(**checked), sources)
+
+
+def _with_stand_ins(checked: dict[str, Any], layers: list[tuple[Source, str, Mapping[str, Any]]]) -> Settings | None:
+    """Settings to look for conflicts in, when some values are faulty: a weaker layer's value stands in for those."""
+    hints = get_type_hints(Settings, include_extras=True)
+    complete = dict(checked)
+    for name in hints.keys() - checked.keys():
+        for _, _, layer in reversed(layers):
+            try:
+                complete[name] = _check(hints[name], layer[name.upper()])
+                break
+            except (KeyError, ValueError):
+                continue
+        else:
+            return None
+    return Settings(**complete)
+
+
+def _unknown(name: str, place: str) -> str:
+    known = setting_names()
+    nearest = _ALSO_KNOWN_AS.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.4)), None)
+    advice = f"did you mean {nearest}?" if nearest else "config_optimized.py lists all names."
+    return f"{name} ({place}) is not a setting: {advice}"
+
+
+def _check(hint: Any, value: Any) -> Any:
+    """The value in its right type; ValueError says in words what is wrong."""
+    bounds: Between | None = None
+    if get_origin(hint) is Annotated:
+        hint, bounds = get_args(hint)
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value not in choices or isinstance(value, bool):
+            raise ValueError(f"must be one of {', '.join(map(repr, choices))}.")
+        return value
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ValueError("must be True or False.")
+        return value
+    if get_origin(hint) is tuple:
+        length = len(get_args(hint))
+        if not isinstance(value, tuple | list) or len(value) != length:
+            raise ValueError(f"must be {length} whole numbers, as in (16, 32, 32).")
+        return tuple(_check(Annotated[int, bounds], item) for item in value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # 1e5 is a fine way to write 100,000
+        if not is_number or not isinstance(value, int):
+            raise ValueError("must be a whole number.")
+    elif not is_number:
+        raise ValueError("must be a number.")
+    if bounds and not bounds.low <= value <= bounds.high:
+        raise ValueError(f"must lie between {bounds.low:,} and {bounds.high:,}.")
+    return hint(value)
+
+
+def _conflicts(settings: Settings | None) -> list[str]:
+    """Settings that are right alone and wrong together."""
+    if settings is None:
+        return []
+    s = settings
+    faults = []
+    steps, accumulation = s.training_steps_per_sample, s.gradient_accumulation_steps
+    if steps % accumulation and accumulation % steps:
+        faults.append(
+            f"TRAINING_STEPS_PER_SAMPLE = {steps} and GRADIENT_ACCUMULATION_STEPS = {accumulation}: "
+            "one must divide the other; set both to the same number."
+        )
+    if s.ring_slots < 2:
+        faults.append(
+            f"REP_Q_SIZE = {s.rep_q_size:,} leaves each ring {s.ring_slots} chunks of {s.chunk_experiences:,}: "
+            f"raise REP_Q_SIZE to at least {s.num_processes * s.chunk_experiences:,} or lower CHUNK_DECISIONS."
+        )
+    if s.ring_slots > 4096:
+        faults.append(
+            f"REP_Q_SIZE = {s.rep_q_size:,} gives each ring {s.ring_slots:,} chunks, more than 4,096: "
+            "raise CHUNK_DECISIONS."
+        )
+    shortest_stream = s.chunk_decisions + 256 + s.n_step
+    if s.buffer_size // s.num_streams < shortest_stream:
+        faults.append(
+            f"BUFFER_SIZE = {s.buffer_size:,} is too small for {s.num_streams} emulators: raise it "
+            f"to at least {shortest_stream * s.num_streams:,} or use fewer emulators."
+        )
+    if s.warmup_experiences > s.buffer_size // 2:
+        faults.append(
+            f"WARMUP_EXPERIENCES = {s.warmup_experiences:,} is more than half of BUFFER_SIZE = {s.buffer_size:,}: "
+            "lower it, or learning never begins."
+        )
+    if s.warmup_experiences < s.num_streams * (s.n_step + 4):
+        faults.append(
+            f"WARMUP_EXPERIENCES = {s.warmup_experiences:,} is too few for {s.num_streams} emulators and "
+            f"N_STEP = {s.n_step}: raise it to at least {s.num_streams * (s.n_step + 4):,}."
+        )
+    if s.epsilon_ladder_low > s.epsilon_ladder_high:
+        faults.append(
+            f"EPSILON_LADDER_LOW = {s.epsilon_ladder_low} is above "
+            f"EPSILON_LADDER_HIGH = {s.epsilon_ladder_high}: swap them."
+        )
+    return faults

@@ -1,0 +1,1 @@
+"""Emulators: a console that runs one frame at a time and shows its RAM and its picture."""

@@ -1,0 +1,1 @@
+"""The task: game rules per frame, episodes, rewards and actions. No processes, no learning."""

@@ -1,0 +1,29 @@
+"""Writing files so that a crash leaves the old one or the new one, never half of one."""
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on disk."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until renames in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Put new content in a file's place in one step."""
+    temporary = path.with_name(f".{path.name}.saving")
+    write_durably(temporary, content)
+    temporary.replace(path)
+    sync_folder(path.parent)

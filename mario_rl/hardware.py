@@ -1,0 +1,206 @@
+"""What this machine has, and what follows from it: device, threads, precision, compilation, memory.
+
+Nothing is assumed that can be looked up or measured in a moment; every choice comes with the reason that the plan
+prints.
+"""
+
+import ctypes
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import psutil
+import torch
+from torch.nn import functional
+
+from mario_rl.channels.experience_ring import RingShape
+from mario_rl.config import Settings
+from mario_rl.replay.streams import BYTES_PER_STORED_ROW
+
+
+class HardwareError(Exception):
+    """The settings ask for what this machine does not have; the message is for the user."""
+
+
+class Choice(NamedTuple):
+    """A decision and its reason."""
+
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class HardwarePlan:
+    """How this run uses the machine."""
+
+    device: torch.device
+    device_name: str
+    num_gpus: int  # GPUs a micro-batch is split over; 0 on a CPU
+    learner_threads: int
+    autocast_dtype: torch.dtype | None  # None: everything in float32
+    precision: Choice
+    compile_mode: str | None  # None: not compiled
+    compilation: Choice
+    replay_bytes: int
+    ring_bytes: int
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def has_gpu() -> bool:
+    """Whether torch sees a CUDA device."""
+    return torch.cuda.is_available()
+
+
+def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
+    """Decide everything that depends on the machine. HardwareError when memory or device are not there."""
+    on_gpu = settings.device == "cuda" or (settings.device == "auto" and has_gpu())
+    if on_gpu and not has_gpu():
+        raise HardwareError("DEVICE = 'cuda', but torch sees no CUDA device: set DEVICE to 'auto' or 'cpu'.")
+    device = torch.device("cuda" if on_gpu else "cpu")
+    num_gpus = (torch.cuda.device_count() if settings.use_data_parallel else 1) if on_gpu else 0
+    # Collectors take a core each; OpenMP barriers of an oversubscribed learner cost more than the threads bring.
+    free_cores = num_cores() - (0 if serial else settings.num_processes)
+    learner_threads = settings.learner_threads or max(1, free_cores)
+    dtype, precision = _choose_precision(settings, device, learner_threads)
+    mode, compilation = _choose_compilation(settings, device, num_gpus)
+    ring = RingShape(settings.ring_slots, settings.envs_per_process, settings.chunk_decisions)
+    plan = HardwarePlan(
+        device=device,
+        device_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
+        num_gpus=num_gpus,
+        learner_threads=learner_threads,
+        autocast_dtype=dtype,
+        precision=precision,
+        compile_mode=mode,
+        compilation=compilation,
+        replay_bytes=settings.buffer_size * BYTES_PER_STORED_ROW,
+        ring_bytes=ring.num_bytes * settings.num_processes,
+    )
+    _check_memory(plan)
+    return plan
+
+
+def _choose_precision(settings: Settings, device: torch.device, num_threads: int) -> tuple[torch.dtype | None, Choice]:
+    if not settings.use_amp:
+        return None, Choice("float32", "USE_AMP is off")
+    if device.type == "cuda":
+        return torch.float16, Choice("float16", "autocast and GradScaler on the GPU")
+    if not _cpu_has_bfloat16():
+        return None, Choice("float32", "this CPU has no bfloat16 arithmetic; emulating it is several times slower")
+    speed_up = _measure_bfloat16(num_threads)
+    if speed_up > 1.1:
+        return torch.bfloat16, Choice("bfloat16", f"measured {speed_up:.1f}x as fast as float32 here")
+    return None, Choice("float32", f"bfloat16 measured only {speed_up:.1f}x as fast here")
+
+
+def _cpu_has_bfloat16() -> bool:
+    try:
+        with open("/proc/cpuinfo") as cpuinfo:
+            flags = next((line for line in cpuinfo if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def _measure_bfloat16(num_threads: int) -> float:
+    """How many times as fast a convolution's forward and backward is in bfloat16; interleaved, best of five."""
+    previous_threads = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    pictures = torch.rand(64, 16, 20, 20).to(memory_format=torch.channels_last)
+    weight = torch.rand(32, 16, 4, 4, requires_grad=True)
+    seconds = {True: float("inf"), False: float("inf")}
+    for _ in range(5):
+        for enabled in seconds:
+            begun = time.perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                result = functional.conv2d(pictures, weight, stride=2)
+            result.float().sum().backward()  # type: ignore[no-untyped-call]
+            seconds[enabled] = min(seconds[enabled], time.perf_counter() - begun)
+    torch.set_num_threads(previous_threads)
+    return seconds[False] / seconds[True]
+
+
+def _choose_compilation(settings: Settings, device: torch.device, num_gpus: int) -> tuple[str | None, Choice]:
+    if settings.compile == "off":
+        return None, Choice("off", "COMPILE is off")
+    if num_gpus > 1:
+        return None, Choice(
+            "off", "USE_DATA_PARALLEL copies the network to each GPU, which compiled graphs do not survive"
+        )
+    if device.type == "cpu" and settings.compile == "auto":
+        return None, Choice(
+            "off", "channels_last gains most of it on a CPU; compiling would delay the start by 10-40 s"
+        )
+    if not has_compiler():
+        return None, Choice("off", "no C++ compiler was found; install g++ to use it")
+    if device.type == "cuda":
+        return "reduce-overhead", Choice("on", "CUDA graphs: torch.compile(mode='reduce-overhead')")
+    return "default", Choice("on", "COMPILE is on")
+
+
+def has_compiler() -> bool:
+    """Whether torch.compile would find a C++ compiler."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))
+
+
+def _check_memory(plan: HardwarePlan) -> None:
+    needed = plan.replay_bytes + plan.ring_bytes
+    available = psutil.virtual_memory().available
+    if needed > 0.9 * available:
+        raise HardwareError(
+            f"Replay and rings need {megabytes(needed)} but only {megabytes(available)} of memory are free: "
+            f"lower BUFFER_SIZE ({megabytes(plan.replay_bytes)}) or REP_Q_SIZE ({megabytes(plan.ring_bytes)})."
+        )
+
+
+def megabytes(num_bytes: float) -> str:
+    """For people: 353 MB."""
+    return f"{num_bytes / 1e6:,.0f} MB"
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as cpuinfo:
+            for line in cpuinfo:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large freed blocks instead of returning them to the system.
+
+    Each training step frees and allocates the same tens of megabytes. Returned pages are faulted in anew at every
+    step: a train step of the CPU network measured 1.1 to 1.5 times as fast with them kept.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt: Callable[[int, int], int] | None = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of <malloc.h>
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_threshold, 2**30)
+
+
+def describe_machine() -> dict[str, str | int]:
+    """The machine, for run records and benchmarks."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": num_cores(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "gpu": torch.cuda.get_device_name() if has_gpu() else "none",
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,1 @@
+"""The learner process: consolidation, sampling ahead, the update, and publishing weights."""

@@ -1,0 +1,50 @@
+"""Flow control: the replay ratio, and who has to wait for it. Pure arithmetic, no clock, no thread.
+
+Training is allowed while `trained <= ratio x collected`, collecting while `collected < trained / ratio + slack`; both
+are counted from the end of the warm-up. The slack exceeds everything that can be collected but not yet committed, so
+the two can never wait for each other.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class FlowControl:
+    """Experiences are decisions whose rows lie in replay. Used by the main loop only."""
+
+    replay_ratio: float  # 0: nobody waits
+    warmup: int  # experiences before the first update
+    slack: int  # experiences that collectors may be ahead
+    begin_collected: int = 0  # the ratio counts from here ...
+    begin_trained: int = 0  # ... and here
+
+    def __post_init__(self) -> None:
+        self.begin_collected = self.warmup
+
+    def may_train(self, collected: int, trained: int) -> bool:
+        """Whether the learner may go on."""
+        if collected < self.begin_collected:
+            return False
+        return not self.replay_ratio or (
+            trained - self.begin_trained <= self.replay_ratio * (collected - self.begin_collected)
+        )
+
+    def collection_limit(self, trained: int) -> int | None:
+        """How far all collectors together may go; None: as far as they like."""
+        if not self.replay_ratio:
+            return None
+        return self.begin_collected + int((trained - self.begin_trained) / self.replay_ratio) + self.slack
+
+    def warm_up_again(self, collected: int, trained: int) -> None:
+        """Replay is empty (a resume without it): fill it before training goes on."""
+        self.begin_collected = collected + self.warmup
+        self.begin_trained = trained
+
+    def state(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {"begin_collected": self.begin_collected, "begin_trained": self.begin_trained}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self.begin_collected, self.begin_trained = state["begin_collected"], state["begin_trained"]

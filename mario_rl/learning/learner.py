@@ -1,0 +1,261 @@
+"""The learner: networks, optimizer, and the update. Runs in the main thread of the learner process."""
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.learning.losses import LossFigures, MicroBatch, QFunction, double_q_loss
+from mario_rl.network import NetworkShape, QNetwork, eval_twin, scale_pictures
+from mario_rl.replay.uniform import SampleBuffer
+
+logger = logging.getLogger(__name__)
+
+
+class LearningRules(NamedTuple):
+    """How to learn; hardware is not among it."""
+
+    batch_size: int
+    accumulation_steps: int  # micro-batches an optimizer step
+    steps_per_sample: int  # micro-batches a sample call
+    learning_rate: float
+    adam_epsilon: float
+    max_gradient_norm: float
+    target_update: Literal["hard", "soft"]
+    target_update_interval: int  # updates, for "hard"
+    target_tau: float  # for "soft"
+
+    @property
+    def micro_batches_per_round(self) -> int:
+        """One call of `Learner.train`: whole sample calls and whole updates."""
+        return max(self.accumulation_steps, self.steps_per_sample)
+
+
+class Execution(NamedTuple):
+    """Where and how the arithmetic runs."""
+
+    device: torch.device
+    autocast_dtype: torch.dtype | None = None
+    compile_mode: str | None = None
+    num_gpus: int = 0
+
+
+class LearnerFigures(NamedTuple):
+    """Means since the last time they were taken."""
+
+    loss: float
+    td_error: float
+    q_value: float
+    gradient_norm: float
+    num_micro_batches: int
+
+
+class Learner:
+    """Trains the online network and keeps the target network behind it."""
+
+    def __init__(self, shape: NetworkShape, rules: LearningRules, execution: Execution) -> None:
+        self.rules = rules
+        self._execution = execution
+        device = execution.device
+        self.online = QNetwork(shape).to(device).train()
+        self.target = copy.deepcopy(self.online).eval().requires_grad_(False)
+        self._online_eval = eval_twin(self.online)
+        self.optimizer = torch.optim.Adam(
+            self.online.parameters(), lr=rules.learning_rate, eps=rules.adam_epsilon, fused=True
+        )
+        # float16 gradients underflow without scaling; bfloat16 and float32 do not.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=execution.autocast_dtype is torch.float16)
+        self.num_updates = 0
+        self._loss_function = self._build_loss()
+        self._transfer = _Transfer(rules.batch_size * rules.steps_per_sample, rules.batch_size, device)
+        self._sums = torch.zeros(3, device=device)  # loss, TD error, Q
+        self._gradient_norm_sum = torch.zeros((), device=device)
+        self._num_micro_batches = 0
+        self._num_summed_updates = 0
+
+    def train(self, next_sample: Callable[[], SampleBuffer]) -> int:
+        """One round: draw, accumulate, step. The number of experiences trained on."""
+        rules = self.rules
+        for micro_batch_number in range(rules.micro_batches_per_round):
+            part = micro_batch_number % rules.steps_per_sample
+            if part == 0:
+                self._transfer.load(next_sample())
+            batch = self._transfer.micro_batch(part)
+            with torch.autocast(
+                self._execution.device.type,
+                self._execution.autocast_dtype,
+                enabled=self._execution.autocast_dtype is not None,
+            ):
+                figures = self._loss_function(batch)
+            self.scaler.scale(figures.loss / rules.accumulation_steps).backward()  # type: ignore[no-untyped-call]
+            self._sums += torch.stack((figures.loss.detach(), figures.td_error, figures.q_value))
+            self._num_micro_batches += 1
+            if (micro_batch_number + 1) % rules.accumulation_steps == 0:
+                self._step()
+        return rules.micro_batches_per_round * rules.batch_size
+
+    def _step(self) -> None:
+        self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.online.parameters(), self.rules.max_gradient_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=False)  # the gradients' memory stays where it is
+        self.num_updates += 1
+        self._gradient_norm_sum += norm
+        self._num_summed_updates += 1
+        if self.rules.target_update == "soft":
+            self._follow_softly()
+        elif self.num_updates % self.rules.target_update_interval == 0:
+            self.copy_to_target()
+
+    @torch.no_grad()
+    def copy_to_target(self) -> None:
+        """Make the target equal to the online network, BatchNorm's statistics included."""
+        for mine, theirs in zip(self.target.state_dict().values(), self.online.state_dict().values(), strict=True):
+            mine.copy_(theirs)
+
+    @torch.no_grad()
+    def _follow_softly(self) -> None:
+        target: list[Tensor] = list(self.target.parameters())
+        online: list[Tensor] = [parameter.detach() for parameter in self.online.parameters()]
+        torch._foreach_lerp_(target, online, self.rules.target_tau)
+        # Running statistics are averages already: they are copied, not averaged again.
+        for mine, theirs in zip(self.target.buffers(), self.online.buffers(), strict=True):
+            mine.copy_(theirs)
+
+    def take_figures(self) -> LearnerFigures | None:
+        """Means since the last call; the only place that waits for the device. None when nothing was trained."""
+        if not self._num_micro_batches:
+            return None
+        loss, td_error, q_value = (self._sums / self._num_micro_batches).tolist()
+        norm = float(self._gradient_norm_sum) / max(1, self._num_summed_updates)
+        figures = LearnerFigures(loss, td_error, q_value, norm, self._num_micro_batches)
+        self._sums.zero_()
+        self._gradient_norm_sum.zero_()
+        self._num_micro_batches = self._num_summed_updates = 0
+        return figures
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a checkpoint keeps as tensors. The modules are never wrapped: keys carry no prefix of torch's."""
+        tensors = {f"online.{name}": tensor for name, tensor in self.online.state_dict().items()}
+        tensors |= {f"target.{name}": tensor for name, tensor in self.target.state_dict().items()}
+        for index, slots in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in slots.items()}
+        return tensors
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything a checkpoint keeps as JSON."""
+        return {"num_updates": self.num_updates, "scaler": self.scaler.state_dict()}
+
+    def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Continue from a checkpoint. The learning rate is today's setting, not the saved one."""
+        self.online.load_state_dict(_with_prefix(tensors, "online."))
+        self.target.load_state_dict(_with_prefix(tensors, "target."))
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _with_prefix(tensors, "optimizer.").items():
+            index, _, slot = name.partition(".")
+            state.setdefault(int(index), {})[slot] = tensor
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        if self.scaler.is_enabled() and numbers["scaler"]:
+            self.scaler.load_state_dict(numbers["scaler"])
+        self.num_updates = numbers["num_updates"]
+
+    def load_policy(self, state: dict[str, Tensor]) -> None:
+        """Start from exported weights: online and target, with a fresh optimizer."""
+        self.online.load_state_dict(state)
+        self.copy_to_target()
+
+    def _build_loss(self) -> Callable[[MicroBatch], LossFigures]:
+        online, online_eval, target = (
+            _spread(network, self._execution.num_gpus) for network in (self.online, self._online_eval, self.target)
+        )
+
+        def loss(batch: MicroBatch) -> LossFigures:
+            return double_q_loss(online, online_eval, target, batch)
+
+        if self._execution.compile_mode is None:
+            return loss
+        return _CompiledLoss(loss, self._execution.compile_mode)
+
+
+class _CompiledLoss:
+    """The loss, compiled as a whole; plain from the first time that compiling fails.
+
+    With CUDA graphs an output lives only until the next call, so the step's begin is marked, and the caller has used
+    or copied all outputs by then. Only the function is compiled: modules and their state_dict stay as they are.
+    """
+
+    def __init__(self, loss: Callable[[MicroBatch], LossFigures], mode: str) -> None:
+        self._plain = loss
+        self._compiled: Callable[[MicroBatch], LossFigures] | None = torch.compile(loss, mode=mode)
+        self._has_worked = False
+
+    def __call__(self, batch: MicroBatch) -> LossFigures:
+        if self._compiled is None:
+            return self._plain(batch)
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        try:
+            figures = self._compiled(batch)
+        except Exception as error:  # torch wraps a missing compiler, header or driver in many types
+            if self._has_worked:
+                raise
+            reason = str(error).strip().splitlines()
+            logger.warning(
+                "torch.compile failed (%s); going on without it.", reason[0] if reason else type(error).__name__
+            )
+            self._compiled = None
+            return self._plain(batch)
+        self._has_worked = True
+        return figures
+
+
+class _Transfer:
+    """Fixed buffers between a sample call and the network: uint8 on the device, then scaled floats, channels last."""
+
+    def __init__(self, sample_size: int, batch_size: int, device: torch.device) -> None:
+        self._batch_size = batch_size
+        self._device = device
+        # On a CPU the sample is used where it lies; a GPU has a copy of its own.
+        self._copy = None if device.type == "cpu" else tuple(t.to(device) for t in SampleBuffer(sample_size).tensors())
+        self._source: tuple[Tensor, ...] = ()
+        shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
+        self._states, self._next_states = (
+            torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
+        )
+
+    def load(self, sample: SampleBuffer) -> None:
+        """Take a new sample call; its memory is not refilled before the next one is asked for."""
+        if self._copy is None:
+            self._source = sample.tensors()
+            return
+        for mine, theirs in zip(self._copy, sample.tensors(), strict=True):
+            mine.copy_(theirs, non_blocking=True)  # theirs is pinned
+        # The sampler will refill `sample` while we train, so the copies must be done by then. Training that was queued
+        # before them is waited for as well: one short stall a sample call, in exchange for a single stream.
+        torch.cuda.current_stream(self._device).synchronize()
+        self._source = self._copy
+
+    def micro_batch(self, part: int) -> MicroBatch:
+        """The part-th micro-batch of the sample call."""
+        rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
+        pictures, actions, returns, discounts = (tensor[rows] for tensor in self._source)
+        return MicroBatch(
+            scale_pictures(pictures[:, :STACK_SIZE], out=self._states),
+            scale_pictures(pictures[:, STACK_SIZE:], out=self._next_states),
+            actions,
+            returns,
+            discounts,
+        )
+
+
+def _spread(network: nn.Module, num_gpus: int) -> QFunction:
+    """The network over all GPUs where there are several; BatchNorm then normalises each GPU's share."""
+    return nn.DataParallel(network) if num_gpus > 1 else network
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

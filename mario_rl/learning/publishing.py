@@ -1,0 +1,84 @@
+"""Publishing weights: the main loop takes a snapshot and goes on; a thread brings it to shared memory."""
+
+import queue
+import threading
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mario_rl.channels.weight_slots import WeightSlots
+
+
+class WeightPublisher:
+    """Publishes a network when it has changed. Used by the main loop; owns one thread unless `inline`."""
+
+    def __init__(self, slots: WeightSlots, network: nn.Module, *, inline: bool = False) -> None:
+        self._slots = slots
+        self._network = network
+        device = next(network.parameters()).device
+        self._pinned = device.type == "cuda"
+        # Every publication passes through this one copy. Pinned, so that the GPU can write it while training goes on.
+        self._snapshot = {
+            name: torch.empty_like(tensor, device="cpu", pin_memory=self._pinned)
+            for name, tensor in network.state_dict().items()
+        }
+        self._published_updates = -1
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._snapshot_free = threading.Semaphore(1)
+        self._thread: threading.Thread | None = None
+        if not inline:
+            self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
+            self._thread.start()
+
+    @property
+    def snapshot(self) -> dict[str, Tensor]:
+        """The weights last published."""
+        return self._snapshot
+
+    def publish(self, num_updates: int) -> bool:
+        """Start publishing the network as it is after so many updates; False when that was published already."""
+        if num_updates == self._published_updates:
+            return False
+        self._published_updates = num_updates
+        self._snapshot_free.acquire()  # waits only while the thread still copies the publication before
+        for name, tensor in self._network.state_dict().items():
+            self._snapshot[name].copy_(tensor, non_blocking=self._pinned)
+        copied = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
+        if copied is not None:
+            copied.record()
+        request = _Request(copied)
+        if self._thread is None:
+            self._bring(request)
+        else:
+            self._requests.put(request)
+        return True
+
+    def republish(self, state: dict[str, Tensor]) -> None:
+        """Bring back what an exact resume was acting with. Only before anything runs."""
+        for name, tensor in state.items():
+            self._snapshot[name].copy_(tensor)
+        self._slots.publish(self._snapshot)
+
+    def close(self) -> None:
+        """Finish what was begun and stop the thread."""
+        if self._thread is not None:
+            self._requests.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            self._bring(request)
+
+    def _bring(self, request: "_Request") -> None:
+        if request.copied is not None:
+            request.copied.synchronize()
+        self._slots.publish(self._snapshot)
+        self._snapshot_free.release()
+
+
+class _Request(NamedTuple):
+    """A snapshot to publish."""
+
+    copied: torch.cuda.Event | None  # reached when the GPU has filled the snapshot

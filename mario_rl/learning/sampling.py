@@ -1,0 +1,61 @@
+"""Sampling one batch ahead: a thread draws the next sample call while the learner trains on the last."""
+
+import queue
+import threading
+
+from mario_rl.replay.uniform import SampleBuffer, UniformSampler
+
+
+class SampleInline:
+    """Draws when asked. For serial mode, where the order of all random numbers must be the same every time."""
+
+    def __init__(self, sampler: UniformSampler, size: int) -> None:
+        self._sampler = sampler
+        self._buffer = SampleBuffer(size)
+
+    def next(self) -> SampleBuffer:
+        """A new batch, in the same memory each time."""
+        self._sampler.sample(self._buffer)
+        return self._buffer
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class SampleAhead:
+    """Two buffers go round: the learner has one, the thread fills the other. Both ends sleep on a queue."""
+
+    def __init__(self, sampler: UniformSampler, size: int, pinned: bool) -> None:
+        self._sampler = sampler
+        self._empty: queue.SimpleQueue[SampleBuffer | None] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[SampleBuffer | BaseException] = queue.SimpleQueue()
+        self._idle = [SampleBuffer(size, pinned), SampleBuffer(size, pinned)]  # given out at the first call
+        self._in_use: SampleBuffer | None = None
+        self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
+        self._thread.start()
+
+    def next(self) -> SampleBuffer:
+        """The batch that was drawn meanwhile. The one before it is refilled from now on."""
+        if self._in_use is not None:
+            self._empty.put(self._in_use)
+        while self._idle:
+            self._empty.put(self._idle.pop())
+        full = self._full.get()
+        if isinstance(full, BaseException):
+            raise full
+        self._in_use = full
+        return full
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._empty.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (buffer := self._empty.get()) is not None:
+            try:
+                self._sampler.sample(buffer)
+                self._full.put(buffer)
+            except BaseException as error:  # raised again in the thread that asked
+                self._full.put(error)
+                return

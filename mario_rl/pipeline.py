@@ -1,0 +1,199 @@
+"""Builds and connects everything, in one function; and saves and restores the whole of it. Learner process only."""
+
+import logging
+import multiprocessing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from mario_rl.channels.experience_ring import RingShape
+from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.checkpoints import Checkpoint, CheckpointStore, restore_replay
+from mario_rl.collecting.collector import CollectorSetup
+from mario_rl.collecting.exploration import EpsilonLadder
+from mario_rl.config import Settings
+from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.environment.episodes import TaskRules
+from mario_rl.hardware import HardwarePlan
+from mario_rl.learning.consolidation import ProcessorFigures
+from mario_rl.learning.flow import FlowControl
+from mario_rl.learning.learner import Execution, Learner, LearningRules
+from mario_rl.learning.ledger import Ledger
+from mario_rl.learning.publishing import WeightPublisher
+from mario_rl.learning.sampling import SampleAhead, SampleInline
+from mario_rl.network import NetworkShape
+from mario_rl.replay.streams import ReplayStreams
+from mario_rl.replay.uniform import UniformSampler
+from mario_rl.sources import ParallelSource, SerialSource
+from mario_rl.telemetry.console import Console, processor_line
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """Where the main loop is; it continues across a resume."""
+
+    epoch: int = 0
+    published_epoch: int = 0
+    published_decisions: int = 0
+    training_seconds: float = 0.0  # of earlier sessions
+    best_distance: int = 0  # of a single episode
+    best_mean_distance: float = 0.0  # of the last RECENT_EPISODES, which the best policy is chosen by
+    num_clears: int = 0
+    recent_distances: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Pipeline:
+    """All parts of a run, connected."""
+
+    settings: Settings
+    network_shape: NetworkShape
+    replay: ReplayStreams
+    sampler: UniformSampler
+    samples: SampleAhead | SampleInline
+    learner: Learner
+    ledger: Ledger
+    flow: FlowControl
+    publisher: WeightPublisher
+    slots: WeightSlots
+    source: ParallelSource | SerialSource
+    ladder: EpsilonLadder
+    progress: Progress
+
+    def save(self, store: CheckpointStore) -> None:
+        """Write a checkpoint of everything."""
+        settings = self.settings
+        numbers: dict[str, Any] = {
+            "learner": self.learner.numbers(),
+            "ledger": self.ledger.state(),
+            "flow": self.flow.state(),
+            "progress": vars(self.progress),
+            "sampler_rng": self.sampler.rng.bit_generator.state,
+            "source": self.source.state(),
+            "network_shape": self.network_shape._asdict(),
+        }
+        tensors = self.learner.tensors() | self.source.tensors() | {"torch_rng": torch.get_rng_state()}
+        replay = self.replay if settings.checkpoint_replay else None
+        store.save(tensors, numbers, replay, settings.replay_save_seconds)
+
+    def restore(self, checkpoint: Checkpoint) -> list[str]:
+        """Continue from a checkpoint, before anything runs; what could not be restored, in words."""
+        numbers, tensors = checkpoint.numbers, checkpoint.tensors
+        self.learner.load(tensors, numbers["learner"])
+        self.ledger.load_state(numbers["ledger"])
+        self.flow.load_state(numbers["flow"])
+        self.progress = Progress(**numbers["progress"])
+        self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
+        torch.set_rng_state(tensors["torch_rng"])
+        missing = []
+        if not restore_replay(checkpoint, self.replay):
+            self.flow.warm_up_again(self.ledger.collected, self.ledger.trained)
+            missing.append("replay starts empty and is filled again before learning goes on")
+        if self.source.load(numbers["source"], tensors):
+            self.publisher.republish({name: tensors[f"acting.{name}"] for name in self.publisher.snapshot})
+        else:
+            missing.append("every emulator starts a new episode")
+            for stream in range(self.replay.num_streams):
+                self.replay.interrupt(stream)
+        return missing
+
+    def stop(self) -> None:
+        """Stop collectors and threads; safe to call once, in any state."""
+        self.source.stop()
+        self.samples.close()
+        self.publisher.close()
+
+
+def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial: bool) -> Pipeline:
+    """Build every part and connect them. Nothing runs until `source.start()`."""
+    s = settings
+    num_collectors = 1 if serial else s.num_processes
+    num_streams = num_collectors * s.envs_per_process
+    network_seed, sampler_seed, *collector_seeds = np.random.SeedSequence(s.seed).spawn(2 + num_collectors)
+    torch.manual_seed(int(network_seed.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    torch.set_num_threads(plan.learner_threads)
+    context = multiprocessing.get_context("spawn")
+
+    task = TaskRules(
+        s.world,
+        s.stage,
+        s.actions,
+        s.frame_skip,
+        s.noop_start_max_frames,
+        s.no_progress_decisions,
+        s.reward_scale,
+        s.flag_bonus,
+    )
+    shape = NetworkShape(s.network_channels, s.hidden_units, len(ACTION_SETS[s.actions]))
+    rules = LearningRules(
+        s.batch_size,
+        s.gradient_accumulation_steps,
+        s.training_steps_per_sample,
+        s.learning_rate,
+        s.adam_epsilon,
+        s.max_gradient_norm,
+        s.target_update,
+        s.target_update_interval,
+        s.target_tau,
+    )
+    execution = Execution(plan.device, plan.autocast_dtype, plan.compile_mode, plan.num_gpus)
+    learner = Learner(shape, rules, execution)
+    slots = WeightSlots(context, {name: tensor.cpu() for name, tensor in learner.online.state_dict().items()})
+    publisher = WeightPublisher(slots, learner.online, inline=serial)
+
+    replay = ReplayStreams(num_streams, s.buffer_size)
+    sampler = UniformSampler(replay, s.n_step, s.gamma, np.random.default_rng(sampler_seed))
+    sample_size = s.batch_size * s.training_steps_per_sample
+    samples: SampleAhead | SampleInline
+    if serial:
+        samples = SampleInline(sampler, sample_size)
+    else:
+        samples = SampleAhead(sampler, sample_size, pinned=plan.device.type == "cuda")
+
+    ledger = Ledger()
+    # More than can be on its way (an uncommitted batch, two chunks of every collector), or both sides could wait.
+    slack = s.experience_batch_size + 2 * num_collectors * s.chunk_experiences
+    flow = FlowControl(s.replay_ratio, s.warmup_experiences, slack)
+
+    ladder = EpsilonLadder(num_streams, s.epsilon_ladder_low, s.epsilon_ladder_high, s.epsilon_decay_decisions)
+    setups = [
+        CollectorSetup(
+            number,
+            s.envs_per_process,
+            s.chunk_decisions,
+            task,
+            shape,
+            ladder,
+            s.explore_right_probability,
+            s.when_ring_full,
+            collector_seeds[number],
+        )
+        for number in range(num_collectors)
+    ]
+
+    def on_figures(figures: ProcessorFigures) -> None:
+        console.line(processor_line(*figures))
+
+    source: ParallelSource | SerialSource
+    if serial:
+        source = SerialSource(context, setups[0], slots, replay, ledger, on_figures, s.processor_log_seconds)
+    else:
+        ring_shape = RingShape(s.ring_slots, s.envs_per_process, s.chunk_decisions)
+        source = ParallelSource(
+            context,
+            setups,
+            ring_shape,
+            slots,
+            replay,
+            ledger,
+            s.experience_batch_size,
+            on_figures,
+            s.processor_log_seconds,
+        )
+    return Pipeline(
+        s, shape, replay, sampler, samples, learner, ledger, flow, publisher, slots, source, ladder, Progress()
+    )

@@ -1,0 +1,136 @@
+"""Replay memory: one circular stream of rows for each emulator, all in one pre-allocated block.
+
+A row holds a single picture (7 KB); stacks of four and n-step returns are built when a batch is drawn. Storing both
+stacks of every experience, as is common, takes eight times as much.
+
+Shared by two threads of the learner process without a lock. The consolidation thread appends, the sampling thread
+reads. Rows are counted from the stream's beginning and never renumbered, so `written_end` says everything: a row lies
+at `number % length`, is complete if `number < written_end`, and may be overwritten if `number < claimed_end - length`.
+An append claims rows first, writes, and then counts them; a sampler checks the claim after its gather
+(`uniform.py`). CPython's own lock orders those steps.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE, Mark, Rows
+
+FRAME_BYTES = FRAME_SIZE * FRAME_SIZE
+BYTES_PER_STORED_ROW = FRAME_BYTES + 1 + 4 + 1 + 1
+# A drawn row must be this much younger than the oldest one, so that a commit during the gather seldom touches it.
+GUARD_ROWS = 64
+
+
+class StoredRows(NamedTuple):
+    """A contiguous part of one stream, oldest first: what checkpoints move."""
+
+    frame: npt.NDArray[np.uint8]  # [N, 84 * 84]
+    action: npt.NDArray[np.uint8]  # [N]
+    reward: npt.NDArray[np.float32]  # [N]
+    marks: npt.NDArray[np.uint8]  # [N]
+    history: npt.NDArray[np.uint8]  # [N]
+
+
+class ReplayStreams:
+    """The memory itself."""
+
+    def __init__(self, num_streams: int, capacity: int) -> None:
+        self.num_streams = num_streams
+        self.length = capacity // num_streams  # rows a stream holds
+        num_rows = num_streams * self.length
+        # zeros, not empty: the pages are touched now, and the first lap is as fast as the others
+        self.frames = torch.zeros(num_rows, FRAME_BYTES, dtype=torch.uint8)
+        self.action = np.zeros(num_rows, np.uint8)
+        self.reward = np.zeros(num_rows, np.float32)
+        self.marks = np.zeros(num_rows, np.uint8)
+        # How many pictures before this one lie in memory for its stack: 0 at a start or break, then 1, 2, 3, 3, ...
+        self.history = np.zeros(num_rows, np.uint8)
+        self.written_end = np.zeros(num_streams, np.int64)
+        self.claimed_end = np.zeros(num_streams, np.int64)
+        # Rows before this one are not in memory: a checkpoint's time budget may leave the oldest out.
+        self.first_kept = np.zeros(num_streams, np.int64)
+        self._frames = self.frames.numpy()
+        self._must_break = np.ones(num_streams, np.bool_)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in memory now."""
+        return int((self.written_end - np.maximum(self.first_kept, self.written_end - self.length)).sum())
+
+    def interrupt(self, stream: int) -> None:
+        """What comes next in this stream does not continue what is there."""
+        self._must_break[stream] = True
+
+    def append(self, stream: int, rows: Rows) -> None:
+        """Add one emulator's rows in order. Consolidation thread only."""  # rows: [T, ...]
+        count = len(rows.action)
+        assert count <= self.length - 2 * GUARD_ROWS, "a chunk must be much shorter than a stream"
+        begin = int(self.written_end[stream])
+        self.claimed_end[stream] = begin + count
+        marks = rows.marks.copy()
+        if self._must_break[stream]:
+            marks[0] |= Mark.BREAK
+            self._must_break[stream] = False
+        history = self._history_of(stream, marks)
+        done = 0
+        while done < count:  # twice at most: up to the block's end, then from its beginning
+            place = self._place(stream, begin + done)
+            part = min(count - done, (stream + 1) * self.length - place)
+            here, there = slice(done, done + part), slice(place, place + part)
+            self._frames[there] = rows.frame[here].reshape(part, FRAME_BYTES)
+            self.action[there] = rows.action[here]
+            self.reward[there] = rows.reward[here]
+            self.marks[there] = marks[here]
+            self.history[there] = history[here]
+            done += part
+        self.written_end[stream] = begin + count
+
+    def _history_of(self, stream: int, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Rows since the last start or break, three at most."""
+        row = np.arange(len(marks))
+        last_begin = np.maximum.accumulate(np.where(marks & (Mark.START | Mark.BREAK), row, -1))
+        # Rows before this chunk's first start go on where the previous chunk ended.
+        previous = int(self.history[self._place(stream, int(self.written_end[stream]) - 1)])
+        since_begin = np.where(last_begin >= 0, row - last_begin, previous + 1 + row)
+        return np.minimum(since_begin, STACK_SIZE - 1).astype(np.uint8)
+
+    def _place(self, stream: int, number: int) -> int:
+        return stream * self.length + number % self.length
+
+    def oldest(self, stream: int) -> int:
+        """The number of the oldest row in memory."""
+        return max(int(self.first_kept[stream]), int(self.written_end[stream]) - self.length)
+
+    def read(self, stream: int, begin: int, end: int) -> StoredRows:
+        """Rows `begin` to `end` of a stream, copied. For checkpoints."""
+        places = stream * self.length + np.arange(begin, end) % self.length
+        return StoredRows(
+            self._frames[places], self.action[places], self.reward[places], self.marks[places], self.history[places]
+        )
+
+    def restore(self, stream: int, begin: int, rows: StoredRows) -> None:
+        """Put rows back where `read` found them. Only before anything runs."""
+        places = stream * self.length + np.arange(begin, begin + len(rows.action)) % self.length
+        self._frames[places] = rows.frame
+        self.action[places] = rows.action
+        self.reward[places] = rows.reward
+        self.marks[places] = rows.marks
+        self.history[places] = rows.history
+
+    def counters(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides the rows."""
+        return {
+            "written_end": self.written_end.tolist(),
+            "first_kept": self.first_kept.tolist(),
+            "must_break": self._must_break.tolist(),
+        }
+
+    def restore_counters(self, counters: dict[str, Any]) -> None:
+        """Continue counting where a checkpoint stopped. Only before anything runs."""
+        self.written_end[:] = counters["written_end"]
+        self.claimed_end[:] = counters["written_end"]
+        self.first_kept[:] = counters["first_kept"]
+        self._must_break[:] = counters["must_break"]

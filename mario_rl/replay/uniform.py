@@ -1,0 +1,160 @@
+"""Uniform sampling: one random-number call, one gather. Runs in the sampling thread (inline in serial mode).
+
+A draw picks rows, rejects the few that cannot be a state, builds the n-step return and the index of every picture with
+array arithmetic, and then copies all pictures with a single `index_select` into a fixed buffer. torch releases the GIL
+for that copy, so the training thread goes on meanwhile.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE, Mark
+from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
+
+PICTURES_PER_SAMPLE = 2 * STACK_SIZE
+# Draw this much more than is needed, because a few candidates are rejected; a second draw is then rare.
+SPARE_CANDIDATES = 1.1
+
+
+class SampleBuffer:
+    """Fixed memory for one sample call; pinned when the learner is on a GPU."""
+
+    def __init__(self, size: int, pinned: bool = False) -> None:
+        self.size = size
+        # [size, 8, 84, 84]: four pictures of the state, four of the state n steps on
+        self.pictures = torch.zeros(
+            size, PICTURES_PER_SAMPLE, FRAME_SIZE, FRAME_SIZE, dtype=torch.uint8, pin_memory=pinned
+        )
+        self.actions = torch.zeros(size, dtype=torch.int64, pin_memory=pinned)
+        self.returns = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)
+        self.discounts = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)  # 0 where nothing follows
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of it, in a fixed order."""
+        return self.pictures, self.actions, self.returns, self.discounts
+
+
+class _Windows(NamedTuple):
+    """Rows that were drawn, and what follows them."""
+
+    stream: npt.NDArray[np.int64]  # [B]
+    state: npt.NDArray[np.int64]  # [B] row number
+    oldest: npt.NDArray[np.int64]  # [B] row number of the oldest picture in the state's stack
+    bootstrap: npt.NDArray[np.int64]  # [B] row number whose picture the return is continued from
+    returns: npt.NDArray[np.float32]  # [B]
+    discounts: npt.NDArray[np.float32]  # [B]
+
+
+class NothingToDrawError(Exception):
+    """Replay holds no row that could be a state."""
+
+
+class UniformSampler:
+    """Draws batches from replay; every drawable row is equally likely."""
+
+    def __init__(self, streams: ReplayStreams, n_step: int, gamma: float, rng: np.random.Generator) -> None:
+        self._streams = streams
+        self._n_step = n_step
+        self._rng = rng
+        self._discount_powers = (gamma ** np.arange(n_step + 1)).astype(np.float32)
+        self.num_redraws = 0  # batches that a commit overtook
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator; a checkpoint keeps its state."""
+        return self._rng
+
+    def sample(self, buffer: SampleBuffer) -> None:
+        """Fill the buffer."""
+        while True:
+            windows = self._draw(buffer.size)
+            self._gather_pictures(windows, buffer)
+            places = self._places(windows.stream, windows.state)
+            np.copyto(buffer.actions.numpy(), self._streams.action[places])
+            np.copyto(buffer.returns.numpy(), windows.returns)
+            np.copyto(buffer.discounts.numpy(), windows.discounts)
+            if self._still_intact(windows):
+                return
+            self.num_redraws += 1
+
+    def _draw(self, count: int) -> _Windows:
+        drawn: list[_Windows] = []
+        num_drawn = 0
+        for _ in range(100):
+            windows = self._valid_windows(int((count - num_drawn) * SPARE_CANDIDATES) + 8)
+            drawn.append(windows)
+            num_drawn += len(windows.state)
+            if num_drawn >= count:
+                return _Windows(*(np.concatenate(columns)[:count] for columns in zip(*drawn, strict=True)))
+        raise NothingToDrawError
+
+    def _valid_windows(self, num_candidates: int) -> _Windows:
+        """Draw candidates and keep those that can be a state."""
+        streams, n_step = self._streams, self._n_step
+        end = streams.written_end.copy()
+        oldest = np.maximum(streams.first_kept, streams.claimed_end - streams.length)
+        # Behind a full stream's oldest row the next commit will write: stay clear of it.
+        oldest = np.where(streams.claimed_end > streams.length, oldest + GUARD_ROWS, oldest)
+        sizes = np.maximum(end - oldest, 0)
+        bounds = np.cumsum(sizes)
+        if bounds[-1] == 0:
+            raise NothingToDrawError
+        ticket = self._rng.integers(bounds[-1], size=num_candidates)
+        stream = np.searchsorted(bounds, ticket, side="right")
+        state = oldest[stream] + ticket - (bounds - sizes)[stream]
+
+        # The window: rows state .. state + n. It closes early where the episode ends.
+        numbers = state[:, None] + np.arange(n_step + 1)  # [C, n + 1]
+        places = stream[:, None] * streams.length + numbers % streams.length
+        marks = streams.marks[places]
+        ends_here = (marks[:, :n_step] & (Mark.TERMINATED | Mark.TRUNCATED)) != 0
+        has_end = ends_here.any(axis=1)
+        last_step = np.where(has_end, ends_here.argmax(axis=1), n_step - 1)  # index of the last reward that counts
+        in_window = np.arange(n_step) <= last_step[:, None]
+        rewards = streams.reward[places[:, :n_step]] * self._discount_powers[:n_step]
+        returns = (rewards * in_window).sum(axis=1, dtype=np.float32)
+        rows = np.arange(num_candidates)
+        terminated = (marks[rows, last_step] & Mark.TERMINATED) != 0
+        num_steps = last_step + 1
+        discounts = np.where(terminated, np.float32(0), self._discount_powers[num_steps])
+        # A terminated window needs no next picture: it points at its own state, and the discount of 0 removes it.
+        bootstrap = np.where(terminated, state, state + num_steps)
+
+        history = streams.history[places[:, 0]]
+        first_marks = streams.marks[self._places(stream, state - history)]
+        whole_stack = (history == STACK_SIZE - 1) | ((first_marks & Mark.START) != 0)
+        # A start or break after the state and up to the last row needed means that rows between are missing.
+        last_needed = np.where(terminated, last_step, num_steps)
+        needed = np.arange(1, n_step + 1) <= last_needed[:, None]
+        interrupted = ((marks[:, 1:] & (Mark.START | Mark.BREAK)) != 0) & needed
+        valid = (
+            ((marks[:, 0] & Mark.FINAL) == 0)
+            & whole_stack
+            & (state - history >= oldest[stream])
+            & (state + last_needed < end[stream])
+            & ~interrupted.any(axis=1)
+        )
+        columns = (stream, state, state - history, bootstrap, returns, discounts)
+        return _Windows(*(column[valid] for column in columns))
+
+    def _gather_pictures(self, windows: _Windows, buffer: SampleBuffer) -> None:
+        back = np.arange(STACK_SIZE - 1, -1, -1)  # 3, 2, 1, 0 pictures ago
+        numbers = np.stack((windows.state, windows.bootstrap), axis=1)  # [B, 2]
+        history = self._streams.history[self._places(windows.stream[:, None], numbers)]
+        # Before an episode's start there is nothing: the first picture is repeated.
+        stacks = numbers[:, :, None] - np.minimum(back, history[:, :, None])  # [B, 2, 4]
+        places = self._places(windows.stream[:, None, None], stacks)
+        flat = buffer.pictures.view(-1, self._streams.frames.shape[1])
+        torch.index_select(self._streams.frames, 0, torch.from_numpy(places.reshape(-1)), out=flat)
+
+    def _places(self, stream: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        places: npt.NDArray[np.int64] = stream * self._streams.length + number % self._streams.length
+        return places
+
+    def _still_intact(self, windows: _Windows) -> bool:
+        """Whether no append has claimed a row that was just copied."""
+        oldest_safe = self._streams.claimed_end - self._streams.length
+        return bool((windows.oldest >= oldest_safe[windows.stream]).all())

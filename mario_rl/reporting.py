@@ -1,0 +1,142 @@
+"""What the main loop reports: the [MAIN] line, the progress bar, and every metric. Learner process only."""
+
+import time
+
+import psutil
+
+from mario_rl.experience import EpisodeSummary
+from mario_rl.learning.learner import LearnerFigures
+from mario_rl.pipeline import Pipeline
+from mario_rl.sources import CollectorFigures
+from mario_rl.telemetry.console import Console, MainFigures, main_line
+from mario_rl.telemetry.locks import lock_warning
+from mario_rl.telemetry.metrics import Metrics, TensorBoardSink
+
+
+class Reporter:
+    """Gathers figures once an epoch; between epochs it only moves the progress bar."""
+
+    def __init__(self, console: Console, sink: TensorBoardSink) -> None:
+        self._console = console
+        self._sink = sink
+        self._last_time = time.perf_counter()
+        self._last_decisions: int | None = None
+        self._last_updates = 0
+        self._last_commit_seconds = 0.0
+        self._wait_seconds = 0.0
+        self._rates = "warming up"
+        self._warned_about_lock = False
+        self._learner: LearnerFigures | None = None
+        psutil.cpu_percent()  # the first call starts the measurement
+
+    def add_wait(self, seconds: float) -> None:
+        """The main loop had nothing to do for so long."""
+        self._wait_seconds += seconds
+
+    def epoch(self, pipeline: Pipeline, episodes: list[EpisodeSummary]) -> None:
+        """Print the [MAIN] line and write all metrics."""
+        # An epoch may end before the next round of training: then the last figures stand.
+        learner = self._learner = pipeline.learner.take_figures() or self._learner
+        processor = pipeline.source.consolidation.figures
+        metrics = self._speed(pipeline)
+        count = len(episodes)
+        epsilon = float(pipeline.ladder.epsilons(pipeline.ledger.collected).mean())
+        metrics |= {
+            "episodes/reward": sum(episode.reward for episode in episodes) / count,
+            "episodes/distance": sum(episode.distance for episode in episodes) / count,
+            "episodes/decisions": sum(episode.decisions for episode in episodes) / count,
+            "episodes/clear_rate": sum(episode.cleared for episode in episodes) / count,
+            "episodes/best_distance": pipeline.progress.best_distance,
+            "exploration/epsilon": epsilon,
+            "replay/rows": processor.buffer,
+            "replay/redraws": pipeline.sampler.num_redraws,
+            "replay/ratio": pipeline.ledger.trained / max(1, pipeline.ledger.collected),
+            "processor/processed": processor.processed,
+            "processor/batches": processor.batches,
+            "processor/drops": processor.drops,
+            "processor/consolidated_queue": processor.consolidated_queue,
+            "weights/version": pipeline.slots.version,
+            "run/epoch": pipeline.progress.epoch,
+            "run/clears": pipeline.progress.num_clears,
+        }
+        if learner is not None:
+            metrics |= {
+                "learner/loss": learner.loss,
+                "learner/td_error": learner.td_error,
+                "learner/q_value": learner.q_value,
+                "learner/gradient_norm": learner.gradient_norm,
+            }
+        for number, figures in enumerate(pipeline.source.collector_figures()):
+            metrics |= _collector_metrics(number, figures)
+        metrics |= self._lock(pipeline)
+        self._console.line(
+            main_line(
+                MainFigures(
+                    pipeline.progress.epoch,
+                    learner.loss if learner else None,
+                    learner.td_error if learner else None,
+                    metrics["episodes/reward"],
+                    metrics["episodes/distance"],
+                    epsilon,
+                    processor.buffer,
+                )
+            )
+        )
+        self._sink.write(metrics, pipeline.ledger.collected)
+
+    def progress(self, pipeline: Pipeline, share: float) -> None:
+        """Move the bar to `share` of the run."""
+        progress, decisions = pipeline.progress, pipeline.ledger.collected
+        self._console.progress(
+            share,
+            f"epoch {progress.epoch:,} · {decisions:,} decisions · {self._rates} · best {progress.best_distance:,} px",
+        )
+
+    def close(self) -> None:
+        """Flush the metrics."""
+        self._sink.close()
+
+    def _speed(self, pipeline: Pipeline) -> Metrics:
+        now = time.perf_counter()
+        seconds = max(1e-9, now - self._last_time)
+        if self._last_decisions is None:  # a resumed run does not start at zero
+            self._last_decisions = pipeline.ledger.collected
+            self._last_updates = pipeline.learner.num_updates
+        decisions = pipeline.ledger.collected - self._last_decisions
+        updates = pipeline.learner.num_updates - self._last_updates
+        commit_seconds = pipeline.source.consolidation.busy_seconds
+        rules = pipeline.learner.rules
+        metrics = {
+            "run/decisions_per_second": decisions / seconds,
+            "run/epoch_seconds": seconds,
+            "run/cpu_percent": psutil.cpu_percent(),
+            "learner/updates_per_second": updates / seconds,
+            "learner/samples_per_second": updates * rules.batch_size * rules.accumulation_steps / seconds,
+            "learner/wait_share": self._wait_seconds / seconds,
+            "processor/busy_share": (commit_seconds - self._last_commit_seconds) / seconds,
+        }
+        self._rates = f"{decisions / seconds:,.0f} decisions/s · {updates / seconds:,.1f} updates/s"
+        self._last_time, self._last_decisions, self._last_updates = (
+            now,
+            pipeline.ledger.collected,
+            pipeline.learner.num_updates,
+        )
+        self._last_commit_seconds, self._wait_seconds = commit_seconds, 0.0
+        return metrics
+
+    def _lock(self, pipeline: Pipeline) -> Metrics:
+        report = pipeline.ledger.take_lock_report()
+        settings = pipeline.settings
+        warning = lock_warning(report, settings.lock_warn_milliseconds, settings.lock_warn_ratio)
+        if warning and not self._warned_about_lock:
+            self._warned_about_lock = True
+            self._console.line(f"[LOCK] {warning}: the machine may be overloaded, try fewer NUM_PROCESSES.")
+        return {
+            "locks/mean_wait_milliseconds": report.mean_wait_milliseconds,
+            "locks/hold_seconds": report.hold_seconds,
+            "locks/contention_ratio": report.contention_ratio,
+        }
+
+
+def _collector_metrics(number: int, figures: CollectorFigures) -> Metrics:
+    return {f"collector_{number}/{name}": float(value) for name, value in figures._asdict().items()}

@@ -1,0 +1,23 @@
+"""Metrics: named numbers, and the TensorBoard files they go to. Used by the main loop of the learner process only."""
+
+from pathlib import Path
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+Metrics = dict[str, float]  # "group/name" -> value; docs/metrics.md explains each
+
+
+class TensorBoardSink:
+    """Writes metrics as event files. TensorBoard's own thread does the disk work."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = SummaryWriter(str(folder), flush_secs=10)
+
+    def write(self, metrics: Metrics, decisions: int) -> None:
+        """One row; the step is the number of decisions, which runs with different batch sizes share."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, decisions)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()

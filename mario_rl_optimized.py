@@ -1,0 +1,8 @@
+"""Train an agent to play Super Mario Bros: `python mario_rl_optimized.py`. All options: `--help`."""
+
+import sys
+
+if __name__ == "__main__":  # collectors are spawned: they import this file, and must not start a run of their own
+    from mario_rl.command_line import main
+
+    sys.exit(main())

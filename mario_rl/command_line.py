@@ -32,9 +32,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         return _train(options, stop)
-    except KeyboardInterrupt:
-        print("Stopped before training began; nothing was written.", file=sys.stderr)
-        return stop.exit_code
     except _user_errors() as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -129,24 +126,21 @@ def _train(options: argparse.Namespace, stop: StopSignals) -> int:
         _check_not_finished(run.name, limits, checkpoint.numbers)
 
     print(describe_plan(plan, chosen, run.name, serial=options.serial), flush=True)
-    with Console() as console:
-        pipeline = connect(settings, plan, console, serial=options.serial)
-        if checkpoint is not None:
-            for missing in pipeline.restore(checkpoint):
-                console.line(f"Resumed: {missing}.")
-        if weights is not None:
-            pipeline.learner.load_policy(weights)
-        runs.write_record(run, settings)
-        reporter = Reporter(console, TensorBoardSink(run.metrics))
-        stop.kill = pipeline.source.kill
-        stop.request_stop = pipeline.source.request_stop
+    console = Console()
+    pipeline = connect(settings, plan, console, serial=options.serial)
+    restored = pipeline.restore(checkpoint) if checkpoint is not None else []
+    if weights is not None:
+        pipeline.learner.load_policy(weights)
+    stop.begin(pipeline.source.request_stop, pipeline.source.kill)
+    runs.write_record(run, settings)
+    reporter = Reporter(console, TensorBoardSink(run.metrics))
+    with console:
+        for line in restored:
+            console.line(f"Resumed: {line}.")
         try:
             outcome = train(pipeline, limits, run, store, reporter)
-        except BaseException:
-            pipeline.source.kill()
-            print(traceback.format_exc(), file=sys.stderr)
-            return 1
         finally:
+            pipeline.source.kill()  # nobody is left after a normal end; after an error nobody must be
             reporter.close()
     print(_summary(outcome, run))
     if outcome.failure is not None:

@@ -12,8 +12,8 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._received: int | None = None
-        self.request_stop: Callable[[str], None] | None = None  # set once there is something to save
-        self.kill: Callable[[], None] = lambda: None
+        self._request_stop: Callable[[str], None] | None = None
+        self._kill: Callable[[], None] | None = None
 
     @property
     def exit_code(self) -> int:
@@ -25,18 +25,25 @@ class StopSignals:
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
 
+    def begin(self, request_stop: Callable[[str], None], kill: Callable[[], None]) -> None:
+        """From now on there is something to save. Both functions are called from the signal handler."""
+        self._request_stop, self._kill = request_stop, kill
+
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
         first = self._received is None
         self._received = number
-        if self.request_stop is None:
-            raise KeyboardInterrupt
+        if self._request_stop is None:
+            # Not KeyboardInterrupt: torch is probably being imported, and turns that into an error of its own.
+            os.write(2, b"\nStopped before training began; nothing was written.\n")
+            os._exit(self.exit_code)
         if first:
             os.write(2, b"\nStopping: saving a checkpoint. Press Ctrl-C again to end at once.\n")
-            self.request_stop(f"{signal.Signals(number).name} was received")
+            self._request_stop(f"{signal.Signals(number).name} was received")
             return
         self._force()
 
     def _force(self) -> NoReturn:
-        self.kill()
+        if self._kill is not None:
+            self._kill()
         os.write(2, b"\nEnded at once; the last saved checkpoint is kept.\n")
         os._exit(self.exit_code)

@@ -60,7 +60,6 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     learner, source, publisher = pipeline.learner, pipeline.source, pipeline.publisher
     begun = time.monotonic()
     seconds_before = progress.training_seconds
-    reason: str | None = None
 
     def may_train() -> bool:
         return flow.may_train(ledger.collected, ledger.trained)
@@ -82,15 +81,17 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     source.limit_collection(flow.collection_limit(ledger.trained))
     source.start()
 
-    while not (reason := ledger.stop_reason or limit_reached()):
+    while True:
         # Sleep (or, in serial mode, play) until there is something to do.
         remaining = None if limits.minutes is None else max(0.0, begun + limits.minutes * 60 - time.monotonic())
         waited_since = time.perf_counter()
         source.wait_for_work(lambda: may_train() or epoch_is_over() or bool(limit_reached()), remaining)
         reporter.add_wait(time.perf_counter() - waited_since)
+        if reason := ledger.stop_reason or limit_reached():
+            break
 
         # One round: sample calls, micro-batches, optimizer steps. Sampling happens one batch ahead in its own thread.
-        if may_train() and ledger.stop_reason is None:
+        if may_train():
             ledger.add_trained(learner.train(pipeline.samples.next))
             source.limit_collection(flow.collection_limit(ledger.trained))
 

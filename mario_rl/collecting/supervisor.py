@@ -10,6 +10,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 
@@ -123,6 +124,7 @@ class Supervisor:
 @contextlib.contextmanager
 def _signals_for_children() -> Iterator[None]:
     """Children inherit the signal mask: block SIGINT while they are started; ours is delivered afterwards."""
+    resource_tracker.ensure_running()  # the first spawn would start it, and it *unblocks* SIGINT when it is done
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

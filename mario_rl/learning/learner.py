@@ -155,10 +155,15 @@ class Learner:
         """Continue from a checkpoint. The learning rate is today's setting, not the saved one."""
         self.online.load_state_dict(_with_prefix(tensors, "online."))
         self.target.load_state_dict(_with_prefix(tensors, "target."))
+        parameters = list(self.online.parameters())
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _with_prefix(tensors, "optimizer.").items():
             index, _, slot = name.partition(".")
-            state.setdefault(int(index), {})[slot] = tensor
+            parameter = parameters[int(index)]
+            # The fused Adam walks parameter and moments through memory side by side, so both must have the same layout;
+            # files know only one.
+            same_layout = torch.empty_like(parameter).copy_(tensor) if tensor.shape == parameter.shape else tensor
+            state.setdefault(int(index), {})[slot] = same_layout
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
         if self.scaler.is_enabled() and numbers["scaler"]:
             self.scaler.load_state_dict(numbers["scaler"])

@@ -1,0 +1,209 @@
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from mario_rl.channels.control import Control
+from mario_rl.channels.experience_ring import CollectorStat, RingShape
+from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.collecting.collector import Collector, CollectorSetup
+from mario_rl.collecting.exploration import EpsilonLadder, exploration_probabilities
+from mario_rl.collecting.supervisor import Supervisor
+from mario_rl.environment.actions import ACTION_SETS, RIGHT
+from mario_rl.environment.episodes import TaskRules
+from mario_rl.experience import FIELDS, Mark, Rows, finished_episodes
+from mario_rl.network import NetworkShape, QNetwork
+
+TASK = TaskRules(1, 1, "simple", 4, 10, 12, 1 / 15, 1.0)
+SHAPE = NetworkShape((4, 8, 8), 16, 7)
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def _setup(number=0, num_envs=2, low=1.0, high=1.0, when_full="wait", shape=SHAPE, streams=2):
+    return CollectorSetup(
+        number=number,
+        num_envs=num_envs,
+        chunk_decisions=8,
+        task=TASK,
+        network=shape,
+        ladder=EpsilonLadder(streams, low, high, 100),
+        explore_right_probability=0.75,
+        when_full=when_full,
+        seed=np.random.SeedSequence(5),
+    )
+
+
+def _poisoned_rows(num_envs, length):
+    rows = Rows(*(np.zeros((num_envs, length, *field.shape), field.dtype) for field in FIELDS))
+    for column in rows:
+        column.view(np.uint8).fill(0xAB)
+    return rows
+
+
+def _collect(setup, num_chunks):
+    control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(setup.network).state_dict())
+    collector = Collector(setup, control, slots)
+    chunks = []
+    for _ in range(num_chunks):
+        rows = _poisoned_rows(setup.num_envs, setup.chunk_decisions)
+        assert collector.collect_chunk(rows)
+        chunks.append(rows)
+    collector.close()
+    return Rows(*(np.concatenate(columns, axis=1) for columns in zip(*chunks, strict=True)))
+
+
+def test_rows_tell_whole_episodes_with_a_final_picture_and_a_summary():
+    rows = _collect(_setup(), num_chunks=20)
+    for env in range(2):
+        marks = rows.marks[env]
+        finals = np.flatnonzero(marks & Mark.FINAL)
+        assert len(finals) >= 1
+        assert marks[0] & Mark.START
+        for final in finals[finals < len(marks) - 1]:
+            assert marks[final - 1] & (Mark.TERMINATED | Mark.TRUNCATED)
+            assert marks[final] == Mark.FINAL
+            assert marks[final + 1] & Mark.START
+        ends = np.flatnonzero(marks & (Mark.TERMINATED | Mark.TRUNCATED))
+        assert np.array_equal(ends[ends < len(marks) - 1] + 1, finals)
+        # Nothing of the poison is left: every field of every row was written.
+        assert rows.action[env].max() < 7
+        assert np.isfinite(rows.reward[env]).all()
+        assert set(np.unique(marks)) <= {0, 1, 2, 3, 4, 5, 8}
+    summaries = finished_episodes(rows)
+    lengths = []
+    for env in range(2):
+        finals = np.flatnonzero(rows.marks[env] & Mark.FINAL)
+        lengths += np.diff(np.concatenate(([-1], finals))).tolist()
+    assert [summary.decisions for summary in summaries] == [length - 1 for length in lengths]
+    assert all(summary.distance >= 40 for summary in summaries)
+
+
+def test_the_same_seed_plays_the_same_and_another_stream_differs():
+    one, same = _collect(_setup(), 3), _collect(_setup(), 3)
+    for ours, theirs in zip(one, same, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert not np.array_equal(one.action[0], one.action[1])
+
+
+def test_a_greedy_collector_follows_its_network():
+    setup = _setup(low=0.0, high=0.0)
+    control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
+    control.decisions = 10**6  # exploration has decayed
+    collector = Collector(setup, control, slots)
+    network = QNetwork(SHAPE)
+    state = network.state_dict()
+    state["advantage.bias"][3] = 100.0  # run to the right, whatever is seen
+    slots.publish(state)
+    collector.take_weights()
+    rows = _poisoned_rows(2, 8)
+    collector.collect_chunk(rows)
+    collector.close()
+    assert collector.weights_version == 1
+    assert set(rows.action[(rows.marks & Mark.FINAL) == 0]) == {3}
+
+
+def test_a_stopped_collector_gives_up_its_chunk():
+    control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
+    collector = Collector(_setup(), control, slots)
+    control.stop = True
+    assert not collector.collect_chunk(_poisoned_rows(2, 8))
+    collector.close()
+
+
+def test_the_ladder_decays_to_a_different_epsilon_for_each_emulator():
+    ladder = EpsilonLadder(4, 0.01, 0.2, decay_decisions=1_000)
+    assert np.allclose(ladder.epsilons(0), 1.0)
+    final = ladder.epsilons(5_000)
+    assert final[0] == pytest.approx(0.01)
+    assert final[-1] == pytest.approx(0.2)
+    assert (np.diff(final) > 0).all()
+    assert ((final < ladder.epsilons(500)) & (ladder.epsilons(500) < 1)).all()
+
+
+def test_random_actions_favour_the_right():
+    for actions in ("right_only", "simple", "complex"):
+        probabilities = exploration_probabilities(actions, 0.75)
+        holds_right = [bool(buttons & RIGHT) for buttons in ACTION_SETS[actions]]
+        assert probabilities[holds_right].sum() == pytest.approx(0.75)
+        assert probabilities.sum() == pytest.approx(1.0)
+
+
+@pytest.fixture
+def supervisor():
+    started = []
+
+    def start(setup, num_slots=4, granted=None):
+        control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(setup.network).state_dict())
+        if granted is not None:
+            control.grant_decisions(0, granted)
+        one = Supervisor(CONTEXT, RingShape(num_slots, setup.num_envs, setup.chunk_decisions), 1, control)
+        started.append(one)
+        one.start([setup], slots)
+        return one, one.readers[0], control
+
+    yield start
+    for one in started:
+        one.stop()
+        one.close()
+
+
+def _wait_for_chunks(reader, count):
+    while reader.num_waiting_rows < count * reader.memory.shape.rows_per_chunk:
+        reader.filled.wait(30)
+        reader.answer()
+
+
+def test_a_full_ring_makes_the_collector_wait_and_nothing_is_dropped(supervisor):
+    _, reader, _ = supervisor(_setup(), num_slots=2)
+    _wait_for_chunks(reader, 2)
+    for _ in range(3):
+        assert reader.next_chunk().continues
+        reader.release()
+        reader.wake_writer()
+        _wait_for_chunks(reader, 2)
+    stats = reader.stats
+    assert stats[CollectorStat.CHUNKS_WRITTEN] == 5
+    assert stats[CollectorStat.DECISIONS_DROPPED] == 0
+    assert stats[CollectorStat.RING_WAIT_SECONDS] > 0
+
+
+def test_in_drop_mode_the_game_goes_on_and_the_gap_is_marked(supervisor):
+    _, reader, _ = supervisor(_setup(when_full="drop"), num_slots=2)
+    _wait_for_chunks(reader, 2)
+    while reader.stats[CollectorStat.DECISIONS_DROPPED] == 0:
+        reader.filled.wait(0.05)
+    first = [reader.next_chunk().continues]
+    reader.release()
+    first.append(reader.next_chunk().continues)
+    reader.release()
+    reader.wake_writer()
+    _wait_for_chunks(reader, 1)
+    assert first == [True, True]
+    assert not reader.next_chunk().continues
+    assert reader.stats[CollectorStat.RING_WAIT_SECONDS] == 0
+
+
+def test_a_collector_waits_for_its_grant_and_that_is_counted_apart(supervisor):
+    _, reader, control = supervisor(_setup(), granted=1)
+    _wait_for_chunks(reader, 1)
+    assert not reader.filled.answer()
+    control.grant_decisions(0, 20)
+    reader.wake_writer()
+    _wait_for_chunks(reader, 2)
+    assert reader.stats[CollectorStat.THROTTLE_SECONDS] > 0
+    assert reader.stats[CollectorStat.RING_WAIT_SECONDS] == 0
+
+
+def test_a_collectors_traceback_reaches_the_parent(supervisor):
+    broken = _setup(shape=SHAPE._replace(hidden_units=-1))
+    control = Control(CONTEXT, 1)
+    slots = WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
+    one = Supervisor(CONTEXT, RingShape(2, 2, 8), 1, control)
+    one.start([broken], slots)
+    one.readers[0].filled.wait(30)
+    failure = one.failure_of(0)
+    one.stop()
+    one.close()
+    assert "Collector 0 failed" in failure
+    assert "Traceback" in failure
+    assert "Error" in failure

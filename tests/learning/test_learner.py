@@ -1,0 +1,185 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from mario_rl.learning.learner import Execution, Learner, LearningRules
+from mario_rl.network import NetworkShape, QNetwork
+from mario_rl.replay.uniform import SampleBuffer
+
+SHAPE = NetworkShape((4, 8, 8), 16, 7)
+RULES = LearningRules(
+    batch_size=8,
+    accumulation_steps=1,
+    steps_per_sample=1,
+    learning_rate=1e-3,
+    adam_epsilon=1e-5,
+    max_gradient_norm=10.0,
+    target_update="hard",
+    target_update_interval=3,
+    target_tau=0.1,
+)
+CPU = Execution(torch.device("cpu"))
+
+
+def _learner(execution=CPU, **rules):
+    torch.manual_seed(0)
+    return Learner(SHAPE, RULES._replace(**rules), execution)
+
+
+def _sample(size, seed=0):
+    buffer = SampleBuffer(size)
+    generator = torch.Generator().manual_seed(seed)
+    buffer.pictures.copy_(torch.randint(0, 256, buffer.pictures.shape, generator=generator, dtype=torch.uint8))
+    buffer.actions.copy_(torch.randint(0, SHAPE.num_actions, (size,), generator=generator))
+    buffer.returns.copy_(torch.rand(size, generator=generator))
+    buffer.discounts.fill_(0.9)
+    return buffer
+
+
+def _same(one, two):
+    return all(torch.equal(a, b) for a, b in zip(one.values(), two.values(), strict=True))
+
+
+def test_repeated_updates_on_one_batch_lower_its_loss():
+    learner = _learner(target_update_interval=10**6)
+    sample = _sample(8)
+    learner.train(lambda: sample)
+    first = learner.take_figures().loss
+    for _ in range(100):
+        learner.train(lambda: sample)
+    learner.take_figures()
+    learner.train(lambda: sample)
+    assert learner.take_figures().loss < first / 3
+
+
+@pytest.mark.parametrize(("accumulation", "steps", "updates", "calls"), [(1, 4, 4, 1), (4, 4, 1, 1), (4, 2, 1, 2)])
+def test_a_round_is_whole_sample_calls_and_whole_updates(accumulation, steps, updates, calls):
+    learner = _learner(accumulation_steps=accumulation, steps_per_sample=steps)
+    drawn = []
+
+    def draw():
+        drawn.append(_sample(8 * steps))
+        return drawn[-1]
+
+    assert learner.train(draw) == 32
+    assert learner.num_updates == updates
+    assert len(drawn) == calls
+
+
+def test_accumulated_micro_batches_make_the_gradient_of_their_mean():
+    # Identical micro-batches: the mean of four equal gradients is that gradient, so one step must equal one step.
+    # A large Adam epsilon makes the step proportional to the gradient instead of to its sign.
+    single = _learner(adam_epsilon=1.0)
+    accumulated = _learner(adam_epsilon=1.0, accumulation_steps=4, steps_per_sample=4)
+    sample = _sample(8)
+    sample.discounts.zero_()  # otherwise the goals follow the running statistics, which each micro-batch moves
+    four = SampleBuffer(32)
+    for mine, theirs in zip(four.tensors(), sample.tensors(), strict=True):
+        mine.copy_(theirs.repeat(4, *[1] * (theirs.dim() - 1)))
+    single.train(lambda: sample)
+    accumulated.train(lambda: four)
+    for one, two in zip(single.online.parameters(), accumulated.online.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_are_clipped():
+    learner = _learner(max_gradient_norm=1e-3)
+    seen = []
+    step = learner.optimizer.step
+    learner.optimizer.step = lambda *a, **k: (
+        seen.append(torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in learner.online.parameters()]))),
+        step(*a, **k),
+    )
+    sample = _sample(8)
+    sample.returns.fill_(100.0)
+    learner.train(lambda: sample)
+    assert learner.take_figures().gradient_norm > 1e-3  # reported before clipping
+    assert seen[0] <= 1e-3 * 1.001
+
+
+def test_a_hard_target_is_copied_every_interval_with_batchnorm_statistics():
+    learner = _learner(target_update_interval=3)
+    sample = _sample(8)
+    start = copy.deepcopy(learner.target.state_dict())
+    for _ in range(2):
+        learner.train(lambda: sample)
+    assert _same(learner.target.state_dict(), start)
+    learner.train(lambda: sample)
+    assert _same(learner.target.state_dict(), learner.online.state_dict())
+    assert not torch.equal(learner.target.features[1].running_mean, start["features.1.running_mean"])
+
+
+def test_a_soft_target_follows_the_weights_and_takes_the_statistics():
+    learner = _learner(target_update="soft", target_tau=0.25)
+    before = learner.target.value.weight.clone()
+    sample = _sample(8)
+    learner.train(lambda: sample)
+    expected = before + 0.25 * (learner.online.value.weight - before)
+    torch.testing.assert_close(learner.target.value.weight, expected.detach())
+    assert torch.equal(learner.target.features[4].running_var, learner.online.features[4].running_var)
+
+
+def test_next_states_do_not_enter_the_running_statistics():
+    plain, other = _learner(), _learner()
+    sample = _sample(8)
+    plain.train(lambda: sample)
+    sample.pictures[:, 4:] = 0  # other next states, same states
+    other.train(lambda: sample)
+    for name, statistic in plain.online.named_buffers():
+        assert torch.equal(statistic, dict(other.online.named_buffers())[name]), name
+
+
+def test_figures_are_means_since_the_last_time_and_none_without_training():
+    learner = _learner()
+    assert learner.take_figures() is None
+    sample = _sample(8)
+    learner.train(lambda: sample)
+    figures = learner.take_figures()
+    assert figures.num_micro_batches == 1
+    assert np.isfinite([figures.loss, figures.td_error, figures.q_value, figures.gradient_norm]).all()
+    assert learner.take_figures() is None
+
+
+def test_a_loaded_learner_continues_bit_for_bit():
+    learner, sample = _learner(), _sample(8)
+    for _ in range(4):
+        learner.train(lambda: sample)
+    # As a file gives them back: copied, and in the one layout that it knows.
+    tensors = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in learner.tensors().items()}
+    twin = _learner()
+    twin.load(tensors, learner.numbers())
+    for _ in range(4):
+        learner.train(lambda: sample)
+        twin.train(lambda: sample)
+    assert _same(learner.tensors(), twin.tensors())
+    assert twin.num_updates == learner.num_updates
+
+
+def test_bfloat16_trains_and_keeps_float32_weights():
+    learner, sample = _learner(Execution(torch.device("cpu"), torch.bfloat16)), _sample(8)
+    before = learner.online.value.weight.clone()
+    learner.train(lambda: sample)
+    assert learner.online.value.weight.dtype is torch.float32
+    assert not torch.equal(learner.online.value.weight, before)
+
+
+def test_a_compiled_learner_saves_what_a_plain_one_loads():
+    compiled, sample = _learner(Execution(torch.device("cpu"), compile_mode="default")), _sample(8)
+    compiled.train(lambda: sample)
+    plain = _learner()
+    plain.load(compiled.tensors(), compiled.numbers())
+    assert not any("_orig_mod" in name for name in compiled.tensors())
+    assert _same(plain.online.state_dict(), compiled.online.state_dict())
+    QNetwork(SHAPE).load_state_dict(compiled.online.state_dict())
+
+
+def test_the_plain_loss_takes_over_when_compiling_fails(caplog):
+    learner = _learner(Execution(torch.device("cpu"), compile_mode="default"))
+    learner._loss_function._compiled = lambda batch: (_ for _ in ()).throw(RuntimeError("no compiler\nmore"))
+    sample = _sample(8)
+    learner.train(lambda: sample)
+    learner.train(lambda: sample)
+    assert learner.num_updates == 2
+    assert caplog.text.count("torch.compile failed (no compiler)") == 1

@@ -1,0 +1,459 @@
+import json
+import threading
+import time
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mario_rl.experience import STACK_SIZE, Mark
+from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
+from mario_rl.replay.uniform import NothingToDrawError, SampleBuffer, UniformSampler
+from tests.replay import Player, Record, identities_of, poison, rows_of
+
+GAMMA = 0.5  # a power of two: every return of the whole rewards here is exact
+LONGEST_CHUNK = 16
+LENGTH = 2 * GUARD_ROWS + LONGEST_CHUNK
+CHUNKS_IN_A_LAP = LENGTH // LONGEST_CHUNK
+
+
+# --- The model: a stream is a list of segments, a segment a list of rows without a hole. Nothing ever wraps.
+
+
+class Sample(NamedTuple):
+    """What a drawn row must look like."""
+
+    stack: tuple[int, ...]
+    action: int
+    n_step_return: float
+    discount: float
+    next_stack: tuple[int, ...] | None  # None where nothing follows
+
+
+class Row(NamedTuple):
+    number: int  # rows that were appended before this one
+    record: Record
+
+
+class ModelStream:
+    def __init__(self):
+        self.segments = []
+        self.num_rows = 0
+
+    def append(self, records, continues):
+        for index, record in enumerate(records):
+            hole_before = index == 0 and not continues
+            if not self.segments or hole_before or Mark.START in record.marks:
+                self.segments.append([])
+            self.segments[-1].append(Row(self.num_rows, record))
+            self.num_rows += 1
+
+    def samples(self, n_step, oldest=0):
+        """All that may be drawn, by the state's identity, when rows before `oldest` must not be used."""
+        samples = {}
+        for segment in self.segments:
+            for index in range(len(segment)):
+                sample = self._sample(segment, index, n_step)
+                oldest_needed = segment[max(0, index - STACK_SIZE + 1)].number
+                if sample is not None and oldest_needed >= oldest:
+                    samples[segment[index].record.identity] = sample
+        return samples
+
+    def _sample(self, segment, index, n_step):
+        stack = self._stack(segment, index)
+        record = segment[index].record
+        if stack is None or Mark.FINAL in record.marks:
+            return None
+        n_step_return, discount = 0.0, 1.0
+        for here in range(index, index + n_step):
+            if here >= len(segment):
+                return None  # not known yet, or lost
+            n_step_return += discount * segment[here].record.reward
+            discount *= GAMMA
+            if Mark.TERMINATED in segment[here].record.marks:
+                return Sample(stack, record.action, n_step_return, 0.0, None)
+            if Mark.TRUNCATED in segment[here].record.marks:
+                break
+        if here + 1 >= len(segment):
+            return None
+        return Sample(stack, record.action, n_step_return, discount, self._stack(segment, here + 1))
+
+    @staticmethod
+    def _stack(segment, index):
+        pictures = [row.record.identity for row in segment[: index + 1]][-STACK_SIZE:]
+        missing = STACK_SIZE - len(pictures)
+        if missing and Mark.START not in segment[0].record.marks:
+            return None
+        return (pictures[0],) * missing + tuple(pictures)
+
+
+# --- Reading what the sampler gives.
+
+
+def new_sampler(replay, n_step, seed=0):
+    return UniformSampler(replay, n_step, GAMMA, np.random.default_rng(seed))
+
+
+def read_samples(buffer):
+    """The buffer's samples, as the model writes them, with their states' identities."""
+    stacks = identities_of(buffer.pictures.numpy()).reshape(buffer.size, 2, STACK_SIZE)
+    columns = (stacks, buffer.actions.numpy(), buffer.returns.numpy(), buffer.discounts.numpy())
+    for (stack, next_stack), action, n_step_return, discount in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        following = tuple(next_stack) if discount else None
+        yield stack[-1], Sample(tuple(stack), action, n_step_return, discount, following)
+
+
+def drawn_by(sampler, expected, buffer_size=64):
+    """Everything that is drawn, until all that is expected was seen or chance cannot be the reason that it was not."""
+    buffer = SampleBuffer(buffer_size)
+    drawn = {}
+    for _ in range(2 + 40 * len(expected) // buffer_size):
+        sampler.sample(buffer)
+        for identity, sample in read_samples(buffer):
+            assert drawn.setdefault(identity, sample) == sample
+        if expected.keys() <= drawn.keys():
+            break
+    return drawn
+
+
+def replay_of(*chunks, length=LENGTH):
+    """One stream with these chunks in it."""
+    replay = ReplayStreams(1, length)
+    poison(replay)
+    for chunk in chunks:
+        replay.append(0, rows_of(chunk))
+    return replay
+
+
+def episode(rewards, end, first_identity=100):
+    """An episode with its FINAL row; identities count up from the first."""
+    records = [Record(first_identity + step, step, reward, Mark(0)) for step, reward in enumerate(rewards)]
+    records[0] = records[0]._replace(marks=Mark.START)
+    records[-1] = records[-1]._replace(marks=records[-1].marks | end)
+    return [*records, Record(first_identity + len(rewards), 0, 0.0, Mark.FINAL)]
+
+
+# --- Small examples, worked out by hand.
+
+
+def test_n_step_returns_and_discounts_worked_out_by_hand():
+    replay = replay_of(episode([1, 2, 4, 8, 16], Mark.TERMINATED)[:5])
+    drawn = drawn_by(new_sampler(replay, n_step=3), dict.fromkeys(range(100, 105)))
+    assert {state: (sample.n_step_return, sample.discount) for state, sample in drawn.items()} == {
+        100: (1 + 2 / 2 + 4 / 4, 1 / 8),
+        101: (2 + 4 / 2 + 8 / 4, 1 / 8),
+        102: (4 + 8 / 2 + 16 / 4, 0),
+        103: (8 + 16 / 2, 0),
+        104: (16, 0),
+    }
+    assert drawn[100] == Sample((100, 100, 100, 100), 0, 3, 1 / 8, (100, 101, 102, 103))
+    assert drawn[101] == Sample((100, 100, 100, 101), 1, 6, 1 / 8, (101, 102, 103, 104))
+
+
+def test_a_terminated_episode_does_not_bootstrap():
+    replay = replay_of(episode([1, 2], Mark.TERMINATED))
+    assert drawn_by(new_sampler(replay, n_step=3), dict.fromkeys([100, 101])) == {
+        100: Sample((100, 100, 100, 100), 0, 1 + 2 / 2, 0, None),
+        101: Sample((100, 100, 100, 101), 1, 2, 0, None),
+    }
+
+
+def test_a_truncated_episode_bootstraps_from_its_final_picture_with_the_steps_it_had():
+    replay = replay_of(episode([1, 2], Mark.TRUNCATED))
+    assert drawn_by(new_sampler(replay, n_step=3), dict.fromkeys([100, 101])) == {
+        100: Sample((100, 100, 100, 100), 0, 1 + 2 / 2, 1 / 4, (100, 100, 101, 102)),
+        101: Sample((100, 100, 100, 101), 1, 2, 1 / 2, (100, 100, 101, 102)),
+    }
+
+
+def test_rewards_of_the_next_episode_do_not_count():
+    replay = replay_of(episode([1, 2], Mark.TRUNCATED), episode([50, 50, 50, 50, 50], Mark.TERMINATED, 200))
+    drawn = drawn_by(new_sampler(replay, n_step=3), dict.fromkeys([100, 101, 200, 201, 202, 203, 204]))
+    assert drawn[101] == Sample((100, 100, 100, 101), 1, 2, 1 / 2, (100, 100, 101, 102))
+    assert drawn[200].stack == (200, 200, 200, 200)
+
+
+def test_the_last_step_of_a_truncated_episode_waits_for_its_final_picture():
+    *steps, final = episode([1, 2, 3], Mark.TRUNCATED)
+    replay = replay_of(steps)
+    sampler = new_sampler(replay, n_step=2)
+    assert drawn_by(sampler, {100: None}).keys() == {100}
+    replay.append(0, rows_of([final]))
+    assert drawn_by(sampler, dict.fromkeys([100, 101, 102])).keys() == {100, 101, 102}
+
+
+def test_rows_whose_n_steps_are_not_over_yet_are_not_drawn():
+    replay = replay_of(episode([1] * 9, Mark.TERMINATED)[:8])
+    drawn = drawn_by(new_sampler(replay, n_step=3), dict.fromkeys(range(100, 105)))
+    assert drawn.keys() == set(range(100, 105))
+
+
+def test_after_a_break_in_mid_episode_states_begin_with_the_first_whole_stack():
+    records = episode([1] * 12, Mark.TERMINATED)
+    replay = replay_of(records[:4])
+    replay.interrupt(0)
+    replay.append(0, rows_of(records[5:12]))  # row 104 was lost
+    drawn = drawn_by(new_sampler(replay, n_step=1), dict.fromkeys([100, 101, 102, 108, 109, 110, 111]))
+    assert drawn.keys() == {100, 101, 102, 108, 109, 110, 111}
+    assert drawn[108].stack == (105, 106, 107, 108)
+
+
+def test_an_empty_replay_has_nothing_to_draw():
+    with pytest.raises(NothingToDrawError):
+        new_sampler(ReplayStreams(2, 2 * LENGTH), n_step=3).sample(SampleBuffer(4))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(episode([1], Mark.TRUNCATED)[:1], id="the final picture is missing"),
+        pytest.param(episode([1], Mark.TRUNCATED)[1:], id="only a final picture"),
+        pytest.param(episode([1] * 5, Mark.TERMINATED)[:3], id="no row has its three steps"),
+        pytest.param(episode([1] * 4, Mark.TERMINATED)[1:], id="no row has its stack"),
+    ],
+)
+def test_a_replay_without_a_drawable_row_has_nothing_to_draw(records):
+    with pytest.raises(NothingToDrawError):
+        new_sampler(replay_of(records), n_step=3).sample(SampleBuffer(4))
+
+
+# --- Anything that can happen, against the model.
+
+EPISODES = st.lists(
+    st.tuples(st.integers(1, 14), st.sampled_from([Mark.TERMINATED, Mark.TRUNCATED])), min_size=1, max_size=6
+)
+# A chunk's length, and what comes before it: nothing, rows that were lost (none at all, for once), or a restarted game.
+CHUNKS = st.lists(
+    st.tuples(
+        st.integers(1, LONGEST_CHUNK),
+        st.one_of(st.none(), st.none(), st.integers(0, 9), st.just("restart"), st.just("restart unannounced")),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def append_chunk(replay, model, stream, player, chunk):
+    count, event = chunk
+    if event in ("restart", "restart unannounced"):
+        player.restart()
+    elif event is not None:
+        player.play(event)  # lost
+    continues = event in (None, "restart unannounced")
+    if not continues:
+        replay.interrupt(stream)
+    records = player.play(count)
+    replay.append(stream, rows_of(records))
+    model[stream].append(records, continues)
+
+
+def drawable(replay, model, n_step):
+    samples = {}
+    for stream in model:
+        wrapped = stream.num_rows > replay.length
+        samples |= stream.samples(n_step, oldest=stream.num_rows - replay.length + GUARD_ROWS if wrapped else 0)
+    return samples
+
+
+@given(
+    length=st.integers(LENGTH, LENGTH + 7),
+    n_step=st.integers(1, 5),
+    episodes=EPISODES,
+    chunks=CHUNKS,
+    num_rows=st.lists(st.integers(0, 4 * LENGTH), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=50, deadline=None)
+def test_exactly_the_drawable_rows_are_drawn_with_the_right_pictures_and_returns(
+    length, n_step, episodes, chunks, num_rows, seed
+):
+    replay = ReplayStreams(len(num_rows), len(num_rows) * length)
+    poison(replay)
+    model = [ModelStream() for _ in num_rows]
+    players = [Player(stream, episodes[stream % len(episodes) :] + episodes) for stream in range(len(num_rows))]
+    turn = 0
+    while any(stream.num_rows < count for stream, count in zip(model, num_rows, strict=True)):
+        for stream, player in enumerate(players):
+            if model[stream].num_rows < num_rows[stream]:
+                append_chunk(replay, model, stream, player, chunks[(turn + stream) % len(chunks)])
+        turn += 1
+
+    expected = drawable(replay, model, n_step)
+    sampler = new_sampler(replay, n_step, seed)
+    if not expected:
+        with pytest.raises(NothingToDrawError):
+            sampler.sample(SampleBuffer(1))
+        return
+    try:
+        drawn = drawn_by(sampler, expected)
+    except NothingToDrawError:
+        assert len(expected) * 8 < replay.num_rows  # where hardly any row can be drawn, a draw may give up
+    else:
+        assert drawn == expected
+
+
+def filled_replay(num_chunks, num_streams=2):
+    """Streams with all kinds of chunks, the model of them, and the players in mid-episode."""
+    replay = ReplayStreams(num_streams, num_streams * LENGTH)
+    model = [ModelStream() for _ in range(num_streams)]
+    players = [Player(stream, [(7, Mark.TERMINATED), (11, Mark.TRUNCATED)]) for stream in range(num_streams)]
+    for turn in range(num_chunks):
+        for stream, player in enumerate(players):
+            event = (None, None, 3, None, "restart")[(turn + stream) % 5]
+            append_chunk(replay, model, stream, player, (9 + stream, event))
+    return replay, model, players
+
+
+def test_every_drawable_row_is_equally_likely():
+    replay, model, players = filled_replay(num_chunks=4)
+    for _ in range(20):
+        append_chunk(replay, model, 1, players[1], (10, None))  # the second stream is longer, and has wrapped
+    expected = drawable(replay, model, n_step=3)
+    sampler = new_sampler(replay, n_step=3)
+    buffer = SampleBuffer(256)
+    counts = Counter()
+    for _ in range(40):
+        sampler.sample(buffer)
+        counts.update(identity for identity, _ in read_samples(buffer))
+    mean = counts.total() / len(expected)
+    assert counts.keys() == expected.keys()
+    assert all(abs(count - mean) < 5 * mean**0.5 for count in counts.values())
+
+
+# --- Checkpoints.
+
+
+def restored_copy(original, first_kept):
+    copy = ReplayStreams(original.num_streams, original.num_streams * original.length)
+    poison(copy)
+    for stream, begin in enumerate(first_kept):
+        copy.restore(stream, begin, original.read(stream, begin, int(original.written_end[stream])))
+    copy.restore_counters(json.loads(json.dumps(original.counters() | {"first_kept": first_kept})))
+    return copy
+
+
+def assert_same_batches(left, right, num_batches=3):
+    buffers = [SampleBuffer(32), SampleBuffer(32)]
+    for _ in range(num_batches):
+        left.sample(buffers[0])
+        right.sample(buffers[1])
+        assert all(torch.equal(a, b) for a, b in zip(buffers[0].tensors(), buffers[1].tensors(), strict=True))
+
+
+@pytest.mark.parametrize("num_chunks", [5, 60])  # the second wraps several times
+def test_a_restored_replay_draws_the_same_batches_now_and_after_more_experience(num_chunks):
+    original, model, players = filled_replay(num_chunks)
+    original.interrupt(1)
+    copy = restored_copy(original, [original.oldest(stream) for stream in (0, 1)])
+    samplers = [new_sampler(original, n_step=3, seed=5), new_sampler(copy, n_step=3, seed=99)]
+    samplers[1].rng.bit_generator.state = json.loads(json.dumps(samplers[0].rng.bit_generator.state))
+    assert_same_batches(*samplers)
+    for stream, player in enumerate(players):
+        player.play(2 * stream)  # what the interrupted stream lost
+        records = player.play(8)
+        model[stream].append(records, continues=stream == 0)
+        for replay in (original, copy):
+            replay.append(stream, rows_of(records))
+    assert_same_batches(*samplers)
+    expected = drawable(copy, model, n_step=3)
+    assert drawn_by(samplers[1], expected) == expected
+
+
+def test_rows_that_a_checkpoint_left_out_are_never_used():
+    original, model, _ = filled_replay(num_chunks=12)
+    first_kept = [50, int(original.written_end[1])]  # of the second stream nothing was kept
+    copy = restored_copy(original, first_kept)
+    expected = model[0].samples(n_step=3, oldest=50)
+    sampler = new_sampler(copy, n_step=3)
+    assert drawn_by(sampler, expected) == expected
+
+    # What comes after the gap is used as soon as it has stacks of its own.
+    records = Player(2, [(30, Mark.TERMINATED)]).play(16)[4:]
+    copy.append(1, rows_of(records))
+    continued = ModelStream()
+    continued.append(records, continues=False)
+    expected |= continued.samples(n_step=3)
+    assert drawn_by(sampler, expected) == expected
+
+
+# --- Appends while a batch is drawn.
+
+
+class OvertakingGenerator(np.random.Generator):
+    """Random numbers, and an append at the worst moment: when rows were chosen and nothing of them was read yet."""
+
+    append_now = None
+
+    def integers(self, *args, **kwargs):
+        numbers = super().integers(*args, **kwargs)
+        if self.append_now is not None:
+            append, self.append_now = self.append_now, None
+            append()
+        return numbers
+
+
+def test_a_batch_that_an_append_overtook_is_drawn_again():
+    replay, model, players = filled_replay(num_chunks=30, num_streams=1)
+    rng = OvertakingGenerator(np.random.PCG64(0))
+    sampler = UniformSampler(replay, 3, GAMMA, rng)
+
+    def overwrite_everything_that_was_drawable():
+        for _ in range(LENGTH // 9):
+            append_chunk(replay, model, 0, players[0], (9, None))
+
+    rng.append_now = overwrite_everything_that_was_drawable
+    buffer = SampleBuffer(64)
+    sampler.sample(buffer)
+    assert sampler.num_redraws == 1
+    expected = drawable(replay, model, n_step=3)
+    assert all(expected[identity] == sample for identity, sample in read_samples(buffer))
+
+
+def test_an_append_within_the_guard_band_disturbs_no_batch():
+    replay, model, players = filled_replay(num_chunks=30, num_streams=1)
+    expected = drawable(replay, model, n_step=3)
+    rng = OvertakingGenerator(np.random.PCG64(0))
+    sampler = UniformSampler(replay, 3, GAMMA, rng)
+    buffer = SampleBuffer(64)
+    rng.append_now = lambda: append_chunk(replay, model, 0, players[0], (LONGEST_CHUNK, None))
+    sampler.sample(buffer)
+    assert sampler.num_redraws == 0
+    assert all(expected[identity] == sample for identity, sample in read_samples(buffer))
+
+
+def test_samples_are_whole_while_another_thread_appends_and_wraps_around():
+    num_chunks, num_streams, n_step = 1000, 2, 3
+    replay = ReplayStreams(num_streams, num_streams * LENGTH)
+    episodes = [(7, Mark.TERMINATED), (1, Mark.TRUNCATED), (12, Mark.TRUNCATED)]
+    chunks, expected = [], {}
+    for stream in range(num_streams):
+        player, model = Player(stream, episodes), ModelStream()
+        chunks.append([player.play(LONGEST_CHUNK) for _ in range(num_chunks)])
+        for chunk in chunks[stream]:
+            model.append(chunk, continues=True)
+        expected |= model.samples(n_step)
+
+    def append(numbers):
+        for number in numbers:
+            for stream in range(num_streams):
+                replay.append(stream, rows_of(chunks[stream][number]))
+            if number % CHUNKS_IN_A_LAP == 0:
+                time.sleep(0.002)  # let the sampler come through between two laps
+
+    append([0])
+    sampler = new_sampler(replay, n_step)
+    buffer = SampleBuffer(48)
+    appender = threading.Thread(target=append, args=(range(1, num_chunks),), daemon=True)
+    appender.start()
+    while appender.is_alive():
+        sampler.sample(buffer)
+        for identity, sample in read_samples(buffer):
+            assert expected[identity] == sample
+    appender.join()
+    assert replay.written_end.tolist() == [num_chunks * LONGEST_CHUNK] * num_streams

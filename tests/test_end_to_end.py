@@ -1,0 +1,178 @@
+"""The entry script, as a user runs it: real processes, real signals, real files."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.small_runs import command, copy_project, finish, run, start
+
+
+@pytest.fixture
+def project(tmp_path):
+    return copy_project(tmp_path)
+
+
+def _only_run(project):
+    (folder,) = (project / "checkpoints").iterdir()
+    return folder
+
+
+def _numbers(run_folder):
+    return json.loads((max(run_folder.glob("checkpoint-*")) / "numbers.json").read_text())
+
+
+def _segments():
+    """Named shared memory of this machine."""
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def _wait_for(process, text):
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return lines
+    raise AssertionError(f"{text!r} never came:\n{''.join(lines)}\n{process.stderr.read()}")
+
+
+def _children(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def _collectors(process):
+    return [child for child in _children(process) if "spawn_main" in " ".join(child.cmdline())]
+
+
+def _alive(processes):
+    """Those that still run after a moment. A zombie does not: the test machine's init may be slow to reap it."""
+    psutil.wait_procs(processes, timeout=5)
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_two_epoch_run_trains_reports_saves_and_ends_by_itself(project):
+    segments_before = _segments()
+    code, stdout, stderr = run(command(project, "--epochs", "2"))
+    assert code == 0, stderr
+    assert stderr == ""  # no third-party warning, no leaked-resource message
+    main_line = (
+        r"^\[MAIN\] Epoch: [\d,]+ \| Loss: \S.* \| TD Error: \S.* \| Reward: -?[\d,.]+ \| "
+        r"Distance: [\d,]+ \| Epsilon: [\d.]+ \| Buffer: [\d,]+$"
+    )
+    assert len(re.findall(main_line, stdout, re.MULTILINE)) == 2
+    assert "\x1b" not in stdout  # plain lines when it is not a terminal
+    assert "2 epochs are done" in stdout
+    assert re.search(r"best distance [\d,]+", stdout)
+    folder = _only_run(project)
+    assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
+    assert (project / "models" / f"{folder.name}-newest.safetensors").exists()
+    assert (project / "models" / f"{folder.name}-newest.json").exists()
+    assert json.loads((folder / "run.json").read_text())["settings"]["EPISODES_PER_EPOCH"] == 2
+    assert _segments() == segments_before
+
+
+def test_resume_goes_on_where_the_run_stopped_and_extends_a_finished_one(project):
+    assert run(command(project, "--epochs", "1"))[0] == 0
+    first = _numbers(_only_run(project))
+    code, _, stderr = run([*command(project)[:2], "--resume", "--epochs", "1"])
+    assert code == 2
+    assert "finished" in stderr
+    code, stdout, stderr = run([*command(project)[:2], "--resume", "--epochs", "3"])
+    assert code == 0, stderr
+    second = _numbers(_only_run(project))
+    assert second["progress"]["epoch"] == 3
+    assert second["ledger"]["collected"] > first["ledger"]["collected"]
+    assert second["learner"]["num_updates"] >= first["learner"]["num_updates"]
+    # Replay came back: the rows of the first session are there, with a break before the second one.
+    assert second["replay"]["counters"]["written_end"][0] > first["replay"]["counters"]["written_end"][0]
+    assert "replay starts empty" not in stdout
+
+
+def test_exported_weights_start_another_run(project):
+    assert run(command(project, "--epochs", "1"))[0] == 0
+    (model,) = (project / "models").glob("*-newest.safetensors")
+    assert run(command(project, "--epochs", "1", "--init", str(model)))[0] == 0
+    code, _, stderr = run(command(project, "--epochs", "1", "--init", str(model), HIDDEN_UNITS=32))
+    assert code == 2
+    assert "HIDDEN_UNITS" in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_training_saves_and_leaves_nothing_behind(project, number):
+    segments_before = _segments()
+    process = start(command(project))
+    _wait_for(process, "Loss: 0.")
+    children = _children(process)
+    assert len([child for child in children if child.is_running()]) >= 2
+    # Ctrl-C reaches the whole foreground group; a plain SIGTERM only the parent.
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    code, stdout, stderr = finish(process, timeout_seconds=30)
+    assert code == 128 + number
+    assert "Traceback" not in stderr
+    assert f"{signal.Signals(number).name} was received" in stdout
+    assert _numbers(_only_run(project))["ledger"]["collected"] > 0
+    assert not _alive(children)
+    assert _segments() == segments_before
+    # A resumed run can be stopped in the same way, and nothing is lost.
+    assert run([*command(project)[:2], "--resume", "--minutes", "0.05"])[0] == 0
+
+
+def test_a_signal_before_training_ends_quietly(project):
+    process = start(command(project))
+    time.sleep(0.3)  # torch is being imported
+    os.killpg(process.pid, signal.SIGINT)
+    code, _, stderr = finish(process, timeout_seconds=30)
+    assert code == 128 + signal.SIGINT
+    assert "Traceback" not in stderr
+
+
+def test_a_second_signal_ends_at_once(project):
+    process = start(command(project))
+    _wait_for(process, "[MAIN]")
+    children = _children(process)
+    # With its collectors frozen the run cannot stop politely within our patience.
+    for collector in _collectors(process):
+        collector.suspend()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    code, _, _ = finish(process, timeout_seconds=10)
+    assert code == 128 + signal.SIGINT
+    assert not _alive(children)
+
+
+def test_collectors_end_when_the_learner_is_killed(project):
+    segments_before = _segments()
+    process = start(command(project))
+    _wait_for(process, "[MAIN]")
+    children = _children(process)
+    process.kill()
+    finish(process)
+    assert not _alive(children)
+    assert _segments() == segments_before
+
+
+def test_a_killed_collector_ends_the_run_with_its_name_and_a_checkpoint(project):
+    process = start(command(project))
+    _wait_for(process, "[MAIN]")
+    _collectors(process)[0].kill()
+    code, _, stderr = finish(process, timeout_seconds=30)
+    assert code == 1
+    assert re.search(r"Collector \d was killed by SIGKILL", stderr)
+    assert _numbers(_only_run(project))["ledger"]["collected"] > 0
+
+
+def test_the_same_seed_gives_the_same_serial_run(project):
+    def lines():
+        _, stdout, _ = run(command(project, "--serial", "--epochs", "3", "--seed", "7", NUM_PROCESSES=1))
+        return [line for line in stdout.splitlines() if line.startswith("[MAIN]")]
+
+    first = lines()
+    assert first == lines()
+    assert "warming up" not in first[-1]

@@ -1,0 +1,97 @@
+"""The whole pipeline in this process: an exact resume, weights that reach collectors, flow control."""
+
+import numpy as np
+import pytest
+import torch
+
+from mario_rl.checkpoints import CheckpointStore
+from mario_rl.hardware import make_plan
+from mario_rl.pipeline import connect
+from mario_rl.reporting import Reporter
+from mario_rl.runs import Run
+from mario_rl.telemetry.console import Console
+from mario_rl.telemetry.metrics import TensorBoardSink
+from mario_rl.training import Limits, train
+from tests.small_runs import small_settings
+
+
+def _train(folder, settings, limits, resume=False, serial=True):
+    """One session of training; the pipeline as it ended."""
+    run = Run("test", folder / "checkpoints", folder / "models")
+    store = CheckpointStore(run.checkpoints, keep=2)
+    console = Console()
+    pipeline = connect(settings, make_plan(settings, serial=serial), console, serial=serial)
+    missing = pipeline.restore(store.load_newest()) if resume else []
+    reporter = Reporter(console, TensorBoardSink(run.metrics))
+    outcome = train(pipeline, limits, run, store, reporter)
+    reporter.close()
+    assert outcome.failure is None
+    return pipeline, missing
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    yield {"LEARNER_THREADS": 1}
+    torch.set_num_threads(before)
+
+
+def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, one_thread):
+    # Publishing every 150 decisions puts the interruption between two publications: the collector must go on acting
+    # with the weights it had, not with the newest.
+    settings = small_settings(ENVS_PER_PROCESS=3, PUBLISH_MAX_DECISIONS=150, MODEL_UPDATE_FREQUENCY=100, **one_thread)
+    whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=600))
+    _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=300))
+    parts, missing = _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=600), resume=True)
+    assert missing == []
+    assert whole.learner.num_updates == parts.learner.num_updates > 10
+    assert vars(whole.progress) | {"training_seconds": 0} == vars(parts.progress) | {"training_seconds": 0}
+    assert whole.ledger.state() == parts.ledger.state()
+    assert whole.flow.state() == parts.flow.state()
+    for name, tensor in whole.learner.tensors().items():
+        assert torch.equal(tensor, parts.learner.tensors()[name]), name
+    for name, tensor in whole.source.tensors().items():
+        assert torch.equal(tensor, parts.source.tensors()[name]), name
+    assert whole.source.state() == parts.source.state()
+    assert whole.sampler.rng.bit_generator.state == parts.sampler.rng.bit_generator.state
+    assert torch.equal(whole.replay.frames, parts.replay.frames)
+    for column in ("action", "reward", "marks", "history", "written_end"):
+        assert np.array_equal(getattr(whole.replay, column), getattr(parts.replay, column)), column
+
+
+def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread):
+    settings = small_settings(CHECKPOINT_REPLAY=False, **one_thread)
+    first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=200))
+    updates = first.learner.num_updates
+    assert updates > 0
+    second, missing = _train(tmp_path, settings, Limits(epochs=1_000, decisions=400), resume=True)
+    assert any("replay starts empty" in sentence for sentence in missing)
+    assert second.learner.num_updates > updates
+
+
+def test_the_replay_ratio_is_kept_in_parallel_and_nothing_is_dropped(tmp_path):
+    settings = small_settings(REPLAY_RATIO=2.0)
+    pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=700), serial=False)
+    collected, trained = pipeline.ledger.collected, pipeline.ledger.trained
+    warmup, slack = settings.warmup_experiences, pipeline.flow.slack
+    round_size = settings.batch_size * settings.training_steps_per_sample
+    assert trained <= 2.0 * (collected - warmup) + round_size
+    # Collectors stop within their slack (and the chunk that each had begun) of what training allows.
+    assert collected <= warmup + trained / 2.0 + slack + 2 * settings.chunk_experiences
+    assert pipeline.source.consolidation.figures.drops == 0
+    # Every decision that was counted lies in replay, and so does every final picture.
+    rows = int(pipeline.replay.written_end.sum())
+    assert rows == collected + pipeline.ledger.num_episodes
+    assert rows % settings.chunk_experiences == 0
+
+
+def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_thread):
+    settings = small_settings(**one_thread)
+    pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=300))
+    pipeline.publisher.publish(-2)  # whatever was published last, publish again
+    collector = pipeline.source._collector
+    collector.take_weights()
+    assert collector.weights_version == pipeline.slots.version > 1
+    for name, tensor in pipeline.learner.online.state_dict().items():
+        assert torch.equal(tensor, collector._weights[name]), name
+    assert not torch.equal(collector._weights["features.1.running_mean"], torch.zeros(4))

@@ -1,0 +1,128 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from mario_rl.network import NetworkShape, QNetwork
+from mario_rl.policies import FORMAT, PolicyError, export_policy, load_policy
+
+SHAPE = NetworkShape((4, 6, 8), 10, 7)
+CARD = {"run": "mario-1-1-x", "level": "1-1", "decisions": 1_234}
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(3)
+    network = QNetwork(SHAPE)
+    network(torch.rand(2, 4, 84, 84))  # running statistics that differ from fresh ones
+    return network
+
+
+@pytest.fixture
+def model(tmp_path, network):
+    path = tmp_path / "models" / "mario-newest.safetensors"
+    export_policy(path, network.state_dict(), SHAPE, "simple", CARD)
+    return path
+
+
+def refusal(path, shape=SHAPE, actions="simple"):
+    with pytest.raises(PolicyError) as caught:
+        load_policy(path, shape, actions)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+def test_an_exported_policy_comes_back_and_plays_the_same(model, network):
+    state = load_policy(model, SHAPE, "simple")
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(state[name], tensor), name  # BatchNorm's statistics too
+    other = QNetwork(SHAPE)
+    other.load_state_dict(state)
+    pictures = torch.rand(3, 4, 84, 84)
+    assert torch.equal(other.eval()(pictures), network.eval()(pictures))
+
+
+def test_the_card_beside_the_weights_is_json_with_what_was_trained_and_how(model):
+    card = json.loads(model.with_suffix(".json").read_text())
+    assert card.items() >= CARD.items()
+    assert (card["format"], card["actions"]) == (FORMAT, "simple")
+    assert json.loads(card["shape"]) == {"channels": [4, 6, 8], "hidden_units": 10, "num_actions": 7}
+
+
+def test_an_export_replaces_the_older_one_and_leaves_nothing_else_behind(model, network):
+    with torch.no_grad():
+        network.value.bias.fill_(5.0)
+    export_policy(model, network.state_dict(), SHAPE, "simple", CARD | {"decisions": 2})
+    assert load_policy(model, SHAPE, "simple")["value.bias"].item() == 5.0
+    assert json.loads(model.with_suffix(".json").read_text())["decisions"] == 2
+    assert sorted(path.name for path in model.parent.iterdir()) == [
+        "mario-newest.json",
+        "mario-newest.safetensors",
+    ]
+
+
+def test_the_weights_load_without_the_card(model):
+    model.with_suffix(".json").unlink()
+    assert load_policy(model, SHAPE, "simple")
+
+
+@pytest.mark.parametrize("shape", [SHAPE._replace(channels=(4, 6, 9)), SHAPE._replace(hidden_units=11)])
+def test_a_network_of_another_shape_is_refused_with_both_shapes(model, shape):
+    message = refusal(model, shape)
+    assert "channels (4, 6, 8) and 10 hidden units" in message
+    assert f"{shape.channels} and {shape.hidden_units}" in message
+    assert "set NETWORK_CHANNELS and HIDDEN_UNITS" in message
+
+
+def test_another_action_set_is_refused_with_the_remedy(model):
+    message = refusal(model, SHAPE._replace(num_actions=12), "complex")
+    assert "ACTIONS = 'simple', this run has 'complex'" in message
+    assert "--set ACTIONS=simple" in message
+
+
+def test_a_missing_model_is_refused(tmp_path):
+    assert "There is no model" in refusal(tmp_path / "nowhere.safetensors")
+    assert "There is no model" in refusal(tmp_path)  # a folder
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00", b"This is a letter to my aunt.\n" * 50, b"\x02" + b"\x00" * 7 + b"{}x"]
+)
+def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path, content):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    message = refusal(path)
+    assert "is no model file" in message
+    assert "give a .safetensors file, as in models/" in message
+
+
+def test_a_pickle_is_refused(tmp_path, network):
+    path = tmp_path / "model.pt"
+    torch.save(network.state_dict(), path)
+    assert "is no model file" in refusal(path)
+
+
+def test_a_model_that_was_cut_short_is_refused(model):
+    model.write_bytes(model.read_bytes()[:-100])
+    assert "is no model file" in refusal(model)
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}, {"format": "mario-rl-policy-0"}])
+def test_a_safetensors_file_from_elsewhere_is_refused(tmp_path, network, metadata):
+    path = tmp_path / "model.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, path, metadata)
+    assert "was not exported by this project" in refusal(path)
+
+
+@pytest.mark.xfail(strict=True, reason="the shape in the metadata is believed, parsed and printed unchecked")
+@pytest.mark.parametrize("shape", ["{", "[]", "{}", json.dumps(SHAPE._asdict())])
+def test_a_model_whose_metadata_lies_is_refused_with_a_sentence_that_makes_sense(tmp_path, shape):
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(1)}, path, {"format": FORMAT, "actions": "simple", "shape": shape})
+    message = refusal(path)
+    assert "None" not in message
+    assert "channels (4, 6, 8) and 10 hidden units, this run has (4, 6, 8) and 10" not in message

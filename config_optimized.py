@@ -78,16 +78,17 @@ SEED = 1  # everything random derives from it
 
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+_COLLECTORS = max(1, min(_CORES - 1, 16))  # one core is left to the learner; beyond 16 a CPU learner cannot follow
 
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # a quarter of the arithmetic: 1,500 instead of 400 samples/s on a core
     "HIDDEN_UNITS": 256,
     "BATCH_SIZE": 128,  # larger batches are no faster a sample on a CPU, only rarer updates
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit
-    "NUM_PROCESSES": max(1, _CORES - 1),  # one core is left to the learner
+    "NUM_PROCESSES": _COLLECTORS,  # from the core count, above
     "ENVS_PER_PROCESS": 8,  # eight streams from few processes: more variety in replay, one policy call for all
     "CHUNK_DECISIONS": 16,  # 8 x 16 = 128 experiences, about one second of play on nes-py
-    "REP_Q_SIZE": 2_048 * max(1, _CORES - 1),  # 4,096 experiences (29 MB) a ring: half a minute of play
+    "REP_Q_SIZE": 2_048 * _COLLECTORS,  # 4,096 experiences (29 MB) a ring: half a minute of play
     "EPISODES_PER_EPOCH": 4,  # with the two lines below: a publish at least every 3,000 decisions
     "MODEL_UPDATE_FREQUENCY": 2,
     "PUBLISH_MAX_DECISIONS": 2_500,  # plus what is on its way (a commit, a chunk of each collector) stays below 3,000

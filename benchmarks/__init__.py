@@ -1,1 +1,1 @@
-"""Studies that measure the design on this machine; each imports the real parts."""
+"""Studies that measure the design on the machine they run on. Each imports the real parts, never a copy of them."""

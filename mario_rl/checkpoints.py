@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import zstandard
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from mario_rl.errors import UserError
 from mario_rl.files import sync_folder, write_durably
 from mario_rl.replay.streams import FRAME_BYTES, ReplayStreams, StoredRows
 
@@ -30,7 +32,7 @@ TENSORS, NUMBERS, REPLAY, MANIFEST = "tensors.safetensors", "numbers.json", "rep
 ROWS_PER_BLOCK = 512  # 3.6 MB before compression
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """No usable checkpoint; the message is for the user."""
 
 
@@ -65,7 +67,8 @@ class CheckpointStore:
         temporary.mkdir(parents=True)
         contents = {TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})}
         if replay is not None:
-            contents[REPLAY], numbers["replay"] = _pack_replay(replay, replay_budget_seconds)
+            contents[REPLAY], layout = _pack_replay(replay, replay_budget_seconds)
+            numbers = numbers | {"replay": layout}
         contents[NUMBERS] = json.dumps(numbers).encode()
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
         contents[MANIFEST] = json.dumps({"format": FORMAT, "sha256": hashes}).encode()
@@ -86,7 +89,7 @@ class CheckpointStore:
                 return _load(folder)
             except _DamagedError as error:
                 damaged.append(f"{folder} is damaged ({error})")
-                logger.warning("%s; trying the one before it.", damaged[-1])
+                logger.warning("%s; looking for an older one.", damaged[-1])
         if damaged:
             raise CheckpointError(
                 f"{'; '.join(damaged)}: no whole checkpoint is left, start a new run without --resume."
@@ -164,17 +167,19 @@ def _load(folder: Path) -> Checkpoint:
         if manifest["format"] != FORMAT:
             raise _DamagedError(f"format {manifest['format']} is not {FORMAT}")
         hashes: dict[str, str] = manifest["sha256"]
+        if set(hashes) not in ({TENSORS, NUMBERS}, {TENSORS, NUMBERS, REPLAY}):
+            raise _DamagedError("its manifest names other files than a checkpoint has")
         for name, expected in hashes.items():
-            if name not in (TENSORS, NUMBERS, REPLAY):
-                raise _DamagedError(f"unknown file {name!r} in the manifest")
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
                 raise _DamagedError(f"{name} has changed since it was written")
         tensors = load_tensors((folder / TENSORS).read_bytes())
         numbers = json.loads((folder / NUMBERS).read_bytes())
+        if ("replay" in numbers) != (REPLAY in hashes):
+            raise _DamagedError("its manifest and its numbers disagree about replay")
     except OSError as error:
         raise _DamagedError(f"{Path(str(error.filename)).name} cannot be read") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise _DamagedError("its manifest is not readable") from error
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise _DamagedError("its content is not readable") from error
     return Checkpoint(folder, tensors, numbers)
 
 

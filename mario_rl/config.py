@@ -5,19 +5,24 @@ checked before anything starts, and all faults are reported at once.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from mario_rl.errors import UserError
+
 OVERRIDES_NAME = "CPU_OVERRIDES"
+MAX_RING_SLOTS = 4096  # a doorbell's pipe holds at least so many bytes
 # Words that people know from other trainers, and what they are called here.
 _ALSO_KNOWN_AS = {"LR": "LEARNING_RATE", "EPOCHS": "MAX_EPOCHS", "DISCOUNT": "GAMMA", "NUM_WORKERS": "NUM_PROCESSES"}
 
 
-class SettingsError(Exception):
+class SettingsError(UserError):
     """The user's settings are wrong; the message names every fault and is shown as it is."""
 
     def __init__(self, faults: list[str]) -> None:
@@ -142,29 +147,46 @@ def setting_names() -> list[str]:
 
 def read_config_module(module: types.ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of a config module, and its CPU_OVERRIDES."""
-    values = {name: value for name, value in vars(module).items() if name.isupper() and not name.startswith("_")}
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    values = {name: value for name, value in public.items() if name.isupper()}
     overrides = values.pop(OVERRIDES_NAME, {})
+    known = set(setting_names())
+    faults = [
+        f"{name} in config_optimized.py is not read: write it in capitals, as {name.upper()}."
+        for name in public
+        if not name.isupper() and name.upper() in known
+    ]
     if not isinstance(overrides, dict):
-        raise SettingsError([f"{OVERRIDES_NAME} must be a dictionary of settings, not {overrides!r}."])
+        faults.append(f"{OVERRIDES_NAME} must be a dictionary of settings, not {shown(overrides)}.")
+    if faults:
+        raise SettingsError(faults)
     return values, overrides
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` texts of the command line as values. Bare words are strings."""
+def parse_assignments(assignments: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """`NAME=VALUE` texts of the command line as values, and what is wrong with the others. Bare words are strings."""
     values: dict[str, Any] = {}
     faults = []
     for assignment in assignments:
         name, separator, text = assignment.partition("=")
         if not separator or not name.strip():
-            faults.append(f"--set {assignment}: write it as NAME=VALUE, for example --set BATCH_SIZE=256.")
+            faults.append(f"--set {shown(assignment)[1:-1]}: write it as NAME=VALUE, for example --set BATCH_SIZE=256.")
             continue
         try:
-            values[name.strip().upper()] = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            with warnings.catch_warnings(action="ignore"):  # about odd escapes in strings
+                values[name.strip().upper()] = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             values[name.strip().upper()] = text.strip()
-    if faults:
-        raise SettingsError(faults)
-    return values
+    return values, faults
+
+
+def shown(value: object) -> str:
+    """A value in a message: short, whatever a user may have typed."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
+        return "a very long number"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def choose_settings(
@@ -201,34 +223,20 @@ def choose_settings(
         try:
             checked[name.lower()] = _check(hints[name.lower()], chosen[name])
         except ValueError as fault:
-            faults.append(f"{name} = {chosen[name]!r} ({SOURCE_NAMES[sources[name]]}): {fault}")
-    faults += _conflicts(_with_stand_ins(checked, layers))
+            faults.append(f"{name} = {shown(chosen[name])} ({SOURCE_NAMES[sources[name]]}): {fault}")
+    faults += _conflicts(checked)
     if faults:
         raise SettingsError(faults)
     return ChosenSettings(Settings(**checked), sources)
 
 
-def _with_stand_ins(checked: dict[str, Any], layers: list[tuple[Source, str, Mapping[str, Any]]]) -> Settings | None:
-    """Settings to look for conflicts in, when some values are faulty: a weaker layer's value stands in for those."""
-    hints = get_type_hints(Settings, include_extras=True)
-    complete = dict(checked)
-    for name in hints.keys() - checked.keys():
-        for _, _, layer in reversed(layers):
-            try:
-                complete[name] = _check(hints[name], layer[name.upper()])
-                break
-            except (KeyError, ValueError):
-                continue
-        else:
-            return None
-    return Settings(**complete)
-
-
-def _unknown(name: str, place: str) -> str:
+def _unknown(name: object, place: str) -> str:
+    if not isinstance(name, str):
+        return f"{place} has the key {shown(name)}: write names of settings in quotes."
     known = setting_names()
     nearest = _ALSO_KNOWN_AS.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.4)), None)
     advice = f"did you mean {nearest}?" if nearest else "config_optimized.py lists all names."
-    return f"{name} ({place}) is not a setting: {advice}"
+    return f"{shown(name)[1:-1]} ({place}) is not a setting: {advice}"
 
 
 def _check(hint: Any, value: Any) -> Any:
@@ -259,51 +267,78 @@ def _check(hint: Any, value: Any) -> Any:
     elif not is_number:
         raise ValueError("must be a number.")
     if bounds and not bounds.low <= value <= bounds.high:
+        if bounds.low == bounds.high:
+            raise ValueError(f"must be {bounds.low:,}; other values are not supported yet.")
         raise ValueError(f"must lie between {bounds.low:,} and {bounds.high:,}.")
     return hint(value)
 
 
-def _conflicts(settings: Settings | None) -> list[str]:
-    """Settings that are right alone and wrong together."""
-    if settings is None:
-        return []
-    s = settings
+def _conflicts(checked: dict[str, Any]) -> list[str]:
+    """Settings that are right alone and wrong together; faulty ones are left out, with the rules that need them."""
+    partial = object.__new__(Settings)
+    for name, value in checked.items():
+        object.__setattr__(partial, name, value)
     faults = []
+    for rule in (_steps_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
+        with contextlib.suppress(AttributeError):
+            faults += rule(partial)
+    return faults
+
+
+def _steps_fit(s: Settings) -> list[str]:
     steps, accumulation = s.training_steps_per_sample, s.gradient_accumulation_steps
-    if steps % accumulation and accumulation % steps:
-        faults.append(
-            f"TRAINING_STEPS_PER_SAMPLE = {steps} and GRADIENT_ACCUMULATION_STEPS = {accumulation}: "
-            "one must divide the other; set both to the same number."
-        )
+    if steps % accumulation == 0 or accumulation % steps == 0:
+        return []
+    return [
+        f"TRAINING_STEPS_PER_SAMPLE = {steps} and GRADIENT_ACCUMULATION_STEPS = {accumulation}: "
+        "one must divide the other; set both to the same number."
+    ]
+
+
+def _rings_fit(s: Settings) -> list[str]:
     if s.ring_slots < 2:
-        faults.append(
-            f"REP_Q_SIZE = {s.rep_q_size:,} leaves each ring {s.ring_slots} chunks of {s.chunk_experiences:,}: "
-            f"raise REP_Q_SIZE to at least {s.num_processes * s.chunk_experiences:,} or lower CHUNK_DECISIONS."
-        )
-    if s.ring_slots > 4096:
-        faults.append(
-            f"REP_Q_SIZE = {s.rep_q_size:,} gives each ring {s.ring_slots:,} chunks, more than 4,096: "
+        return [
+            f"REP_Q_SIZE = {s.rep_q_size:,} leaves each ring {s.ring_slots} chunks of {s.chunk_experiences:,}: raise "
+            f"REP_Q_SIZE to at least {s.num_processes * s.chunk_experiences:,} or lower CHUNK_DECISIONS."
+        ]
+    if s.ring_slots > MAX_RING_SLOTS:
+        return [
+            f"REP_Q_SIZE = {s.rep_q_size:,} gives each ring {s.ring_slots:,} chunks, more than {MAX_RING_SLOTS:,}: "
             "raise CHUNK_DECISIONS."
-        )
-    shortest_stream = s.chunk_decisions + 256 + s.n_step
-    if s.buffer_size // s.num_streams < shortest_stream:
-        faults.append(
-            f"BUFFER_SIZE = {s.buffer_size:,} is too small for {s.num_streams} emulators: raise it "
-            f"to at least {shortest_stream * s.num_streams:,} or use fewer emulators."
-        )
+        ]
+    return []
+
+
+def _streams_fit(s: Settings) -> list[str]:
+    shortest = s.chunk_decisions + 256 + s.n_step  # a chunk, the guard band and the window, with room to spare
+    if s.buffer_size // s.num_streams >= shortest:
+        return []
+    return [
+        f"BUFFER_SIZE = {s.buffer_size:,} is too small for {s.num_streams} emulators: raise it "
+        f"to at least {shortest * s.num_streams:,} or use fewer emulators."
+    ]
+
+
+def _warmup_fits(s: Settings) -> list[str]:
+    faults = []
     if s.warmup_experiences > s.buffer_size // 2:
         faults.append(
             f"WARMUP_EXPERIENCES = {s.warmup_experiences:,} is more than half of BUFFER_SIZE = {s.buffer_size:,}: "
             "lower it, or learning never begins."
         )
-    if s.warmup_experiences < s.num_streams * (s.n_step + 4):
+    fewest = s.num_streams * (s.n_step + 4)
+    if s.warmup_experiences < fewest:
         faults.append(
             f"WARMUP_EXPERIENCES = {s.warmup_experiences:,} is too few for {s.num_streams} emulators and "
-            f"N_STEP = {s.n_step}: raise it to at least {s.num_streams * (s.n_step + 4):,}."
-        )
-    if s.epsilon_ladder_low > s.epsilon_ladder_high:
-        faults.append(
-            f"EPSILON_LADDER_LOW = {s.epsilon_ladder_low} is above "
-            f"EPSILON_LADDER_HIGH = {s.epsilon_ladder_high}: swap them."
+            f"N_STEP = {s.n_step}: raise it to at least {fewest:,}."
         )
     return faults
+
+
+def _ladder_fits(s: Settings) -> list[str]:
+    if s.epsilon_ladder_low <= s.epsilon_ladder_high:
+        return []
+    return [
+        f"EPSILON_LADDER_LOW = {s.epsilon_ladder_low} is above "
+        f"EPSILON_LADDER_HIGH = {s.epsilon_ladder_high}: swap them."
+    ]

@@ -20,10 +20,11 @@ from torch.nn import functional
 
 from mario_rl.channels.experience_ring import RingShape
 from mario_rl.config import Settings
+from mario_rl.errors import UserError
 from mario_rl.replay.streams import BYTES_PER_STORED_ROW
 
 
-class HardwareError(Exception):
+class HardwareError(UserError):
     """The settings ask for what this machine does not have; the message is for the user."""
 
 
@@ -72,7 +73,8 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
     learner_threads = settings.learner_threads or max(1, free_cores)
     dtype, precision = _choose_precision(settings, device, learner_threads)
     mode, compilation = _choose_compilation(settings, device, num_gpus)
-    ring = RingShape(settings.ring_slots, settings.envs_per_process, settings.chunk_decisions)
+    num_slots, num_rings = (1, 1) if serial else (settings.ring_slots, settings.num_processes)
+    ring = RingShape(num_slots, settings.envs_per_process, settings.chunk_decisions)
     plan = HardwarePlan(
         device=device,
         device_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
@@ -83,7 +85,7 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
         compile_mode=mode,
         compilation=compilation,
         replay_bytes=settings.buffer_size * BYTES_PER_STORED_ROW,
-        ring_bytes=ring.num_bytes * settings.num_processes,
+        ring_bytes=ring.num_bytes * num_rings,
     )
     _check_memory(plan)
     return plan

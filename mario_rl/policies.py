@@ -11,14 +11,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from mario_rl.environment.actions import ActionSet
+from mario_rl.environment.actions import ACTION_SETS, ActionSet
+from mario_rl.errors import UserError
 from mario_rl.files import replace_durably
 from mario_rl.network import NetworkShape, QNetwork
 
 FORMAT = "mario-rl-policy-1"
 
 
-class PolicyError(Exception):
+class PolicyError(UserError):
     """A file is no policy, or not one for this network; the message is for the user."""
 
 
@@ -46,16 +47,16 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
     if metadata.get("format") != FORMAT:
         raise PolicyError(f"{path} was not exported by this project: give a .safetensors file from its models/ folder.")
     if metadata.get("actions") != actions:
+        advice = f": add --set ACTIONS={metadata['actions']}" if metadata.get("actions") in ACTION_SETS else ""
         raise PolicyError(
-            f"{path} was trained with ACTIONS = {metadata.get('actions')!r}, this run has {actions!r}: "
-            f"add --set ACTIONS={metadata.get('actions')}."
+            f"{path} was trained with ACTIONS = {metadata.get('actions')!r}, this run has {actions!r}{advice}."
         )
     expected = QNetwork(shape).state_dict()
     if {name: tensor.shape for name, tensor in state.items()} != {name: t.shape for name, t in expected.items()}:
-        theirs = json.loads(metadata.get("shape", "{}"))
         raise PolicyError(
-            f"{path} is a network of channels {tuple(theirs.get('channels', ()))} and {theirs.get('hidden_units')} "
-            f"hidden units, this run has {shape.channels} and {shape.hidden_units}: "
-            "set NETWORK_CHANNELS and HIDDEN_UNITS to the model's."
+            f"{path} is another network ({metadata.get('shape', 'of unknown shape')[:120]}) than this run's "
+            f"({json.dumps(shape._asdict())}): set NETWORK_CHANNELS and HIDDEN_UNITS to the model's."
         )
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
+        raise PolicyError(f"{path} holds weights that are not numbers: give another model.")
     return state

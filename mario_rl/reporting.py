@@ -10,13 +10,13 @@ from mario_rl.pipeline import Pipeline
 from mario_rl.sources import CollectorFigures
 from mario_rl.telemetry.console import Console, MainFigures, main_line
 from mario_rl.telemetry.locks import lock_warning
-from mario_rl.telemetry.metrics import Metrics, TensorBoardSink
+from mario_rl.telemetry.metrics import Metrics, MetricSink
 
 
 class Reporter:
     """Gathers figures once an epoch; between epochs it only moves the progress bar."""
 
-    def __init__(self, console: Console, sink: TensorBoardSink) -> None:
+    def __init__(self, console: Console, sink: MetricSink) -> None:
         self._console = console
         self._sink = sink
         self._last_time = time.perf_counter()

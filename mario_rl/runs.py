@@ -46,57 +46,74 @@ def new_run(project: Path, settings: Settings) -> Run:
     """A run with a name of its own: the level and the time."""
     stem = f"mario-{settings.world}-{settings.stage}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     name, number = stem, 1
-    while (project / "checkpoints" / name).exists():
-        number += 1
-        name = f"{stem}-{number}"
-    return Run(name, project / "checkpoints" / name, project / "models")
+    while True:
+        try:
+            (project / "checkpoints" / name).mkdir(parents=True)  # claims the name: two runs may start in one second
+            return Run(name, project / "checkpoints" / name, project / "models")
+        except FileExistsError:
+            number += 1
+            name = f"{stem}-{number}"
 
 
 def find_run(project: Path, name: str | None) -> Run:
     """A run by its name, or the one that was saved last."""
     folder = project / "checkpoints"
-    names = {path.parent.name: path.parent.stat().st_mtime for path in folder.glob(f"*/{RECORD}")}
-    if not names:
-        raise CheckpointError("There is no run in checkpoints/ to resume: start one without --resume.")
+    last_saved = {
+        record.parent.name: max((path.stat().st_mtime for path in record.parent.glob("checkpoint-*")), default=0.0)
+        for record in folder.glob(f"*/{RECORD}")
+    }
     if name is None:
-        name = max(names, key=names.__getitem__)
-    if name not in names:
-        raise CheckpointError(f"There is no run {name!r} in checkpoints/; there are: {', '.join(sorted(names))}.")
+        name = max(last_saved, key=last_saved.__getitem__, default=None)
+        if name is None or not last_saved[name]:
+            raise CheckpointError("There is no run in checkpoints/ to resume: start one without --resume.")
+    if not last_saved:
+        raise CheckpointError("There is no run in checkpoints/ to resume: start one without --resume.")
+    if name not in last_saved:
+        raise CheckpointError(f"There is no run {name!r} in checkpoints/; there are: {', '.join(sorted(last_saved))}.")
     return Run(name, folder / name, project / "models")
 
 
 def write_record(run: Run, settings: Settings) -> None:
-    """Keep what made this run; never the environment's variables."""
+    """Keep what made this run, one entry a session; never the environment's variables."""
     run.checkpoints.mkdir(parents=True, exist_ok=True)
-    record = {
-        "settings": {name.upper(): value for name, value in dataclasses.asdict(settings).items()},
+    session = {
         "command": ["python", Path(sys.argv[0]).name, *sys.argv[1:]],
         "commit": git_commit(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "packages": {package: _version(package) for package in _PACKAGES},
     }
+    earlier = _read_record(run)["sessions"] if (run.checkpoints / RECORD).exists() else []
+    record = {
+        "settings": {name.upper(): value for name, value in dataclasses.asdict(settings).items()},
+        "sessions": [*earlier, session],
+    }
     replace_durably(run.checkpoints / RECORD, (json.dumps(record, indent=2) + "\n").encode())
 
 
 def read_settings(run: Run) -> dict[str, Any]:
-    """The settings a run was started with."""
-    try:
-        settings = json.loads((run.checkpoints / RECORD).read_text())["settings"]
-        if not isinstance(settings, dict):
-            raise TypeError
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            f"{run.checkpoints / RECORD} cannot be read, so the run's settings are lost: start a new run."
-        ) from None
+    """The settings a run was last started with."""
+    settings: dict[str, Any] = _read_record(run)["settings"]
     return settings
 
 
+def _read_record(run: Run) -> dict[str, Any]:
+    try:
+        record = json.loads((run.checkpoints / RECORD).read_text())
+        if isinstance(record["settings"], dict) and isinstance(record["sessions"], list):
+            return {"settings": record["settings"], "sessions": record["sessions"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise CheckpointError(
+        f"{run.checkpoints / RECORD} cannot be read, so the run's settings are lost: start a new run."
+    )
+
+
 def git_commit() -> str:
-    """The commit of this checkout, or "unknown"."""
+    """The commit of this checkout, with "-dirty" behind it where files were changed; or "unknown"."""
     try:
         answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,

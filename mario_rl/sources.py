@@ -105,6 +105,10 @@ class ParallelSource:
         """How each collector does."""
         return self._watch.figures()
 
+    def total_stats(self) -> list[dict[CollectorStat, float]]:
+        """Each collector's own figures since its start."""
+        return [reader.stats for reader in self._supervisor.readers]
+
     def stop(self) -> None:
         """End everybody; what the rings hold is committed last."""
         self._supervisor.stop()
@@ -203,6 +207,10 @@ class SerialSource:
     def collector_figures(self) -> list[CollectorFigures]:
         """How the one collector does."""
         return self._watch.figures()
+
+    def total_stats(self) -> list[dict[CollectorStat, float]]:
+        """The collector's own figures since its start."""
+        return [self._reader.stats]
 
     def stop(self) -> None:
         """Free the emulators and pipes."""

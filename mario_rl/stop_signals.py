@@ -34,7 +34,7 @@ class StopSignals:
         self._received = number
         if self._request_stop is None:
             # Not KeyboardInterrupt: torch is probably being imported, and turns that into an error of its own.
-            os.write(2, b"\nStopped before training began; nothing was written.\n")
+            os.write(2, b"\nStopped before training began; nothing was saved.\n")
             os._exit(self.exit_code)
         if first:
             os.write(2, b"\nStopping: saving a checkpoint. Press Ctrl-C again to end at once.\n")

@@ -76,16 +76,20 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     def limit_reached() -> str | None:
         return limits.reached(progress.epoch, ledger.collected, time.monotonic() - begun)
 
+    def there_is_work() -> bool:
+        return may_train() or epoch_is_over() or ledger.collected > shown_decisions or bool(limit_reached())
+
+    shown_decisions = ledger.collected  # as of the last look at the progress bar
     if pipeline.slots.version == 0:  # unless a resumed serial run has brought back what its collector acts with
         publisher.publish(learner.num_updates)
     source.limit_collection(flow.collection_limit(ledger.trained))
     source.start()
 
     while True:
-        # Sleep (or, in serial mode, play) until there is something to do.
+        # Sleep (or, in serial mode, play) until there is something to do or to show.
         remaining = None if limits.minutes is None else max(0.0, begun + limits.minutes * 60 - time.monotonic())
         waited_since = time.perf_counter()
-        source.wait_for_work(lambda: may_train() or epoch_is_over() or bool(limit_reached()), remaining)
+        source.wait_for_work(there_is_work, remaining)
         reporter.add_wait(time.perf_counter() - waited_since)
         if reason := ledger.stop_reason or limit_reached():
             break
@@ -115,7 +119,8 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         if publish_is_due():
             publisher.publish(learner.num_updates)
             progress.published_epoch, progress.published_decisions = progress.epoch, ledger.collected
-        reporter.progress(pipeline, limits.share(progress.epoch, ledger.collected, time.monotonic() - begun))
+        shown_decisions = ledger.collected
+        reporter.progress(pipeline, limits.share(progress.epoch, shown_decisions, time.monotonic() - begun))
 
     progress.training_seconds = seconds_before + time.monotonic() - begun
     pipeline.stop()

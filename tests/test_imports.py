@@ -7,7 +7,8 @@ PACKAGE = Path(__file__).parent.parent / "mario_rl"
 
 # Lowest first. A module may import from its own layer's package and from lower layers, never upwards.
 LAYERS = (
-    ("config", "files"),
+    ("errors", "files"),
+    ("config",),
     ("experience", "telemetry"),
     ("emulation", "network"),
     ("environment", "channels", "replay"),
@@ -16,6 +17,7 @@ LAYERS = (
     ("pipeline", "plan"),
     ("reporting",),
     ("training", "stop_signals"),
+    ("session",),
     ("command_line",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -13,13 +13,14 @@ from typing import Any
 import cv2
 import numpy as np
 
+from mario_rl.errors import UserError
 from mario_rl.experience import FRAME_SIZE, FrameArray
 
 ROM_NAME = "super-mario-bros.nes"
 SCREEN_HEIGHT, SCREEN_WIDTH = 240, 256
 
 
-class RomMissingError(Exception):
+class RomMissingError(UserError):
     """The ROM cannot be found; the message is for the user."""
 
 

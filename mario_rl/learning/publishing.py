@@ -33,8 +33,9 @@ class WeightPublisher:
 
     @property
     def snapshot(self) -> dict[str, Tensor]:
-        """The weights last published."""
-        return self._snapshot
+        """The weights last published, once they have arrived."""
+        with self._snapshot_free:
+            return self._snapshot
 
     def publish(self, num_updates: int) -> bool:
         """Start publishing the network as it is after so many updates; False when that was published already."""

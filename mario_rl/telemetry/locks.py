@@ -42,11 +42,14 @@ class TimedLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`."""
-        begun = time.perf_counter()
-        if not self._lock.acquire(blocking, timeout):
-            return False
+        waited = 0.0
+        if not self._lock.acquire(blocking=False):  # a free lock costs no waiting
+            begun = time.perf_counter()
+            if not blocking or not self._lock.acquire(blocking, timeout):
+                return False
+            waited = time.perf_counter() - begun
         self._held_since = time.perf_counter()
-        self._wait_seconds += self._held_since - begun
+        self._wait_seconds += waited
         self._acquisitions += 1
         return True
 

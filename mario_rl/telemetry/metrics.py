@@ -1,10 +1,21 @@
 """Metrics: named numbers, and the TensorBoard files they go to. Used by the main loop of the learner process only."""
 
 from pathlib import Path
+from typing import Protocol
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
 Metrics = dict[str, float]  # "group/name" -> value; docs/metrics.md explains each
+
+
+class MetricSink(Protocol):
+    """Where metrics go."""
+
+    def write(self, metrics: Metrics, decisions: int) -> None:
+        """One row, after so many decisions."""
+
+    def close(self) -> None:
+        """No more rows."""
 
 
 class TensorBoardSink:

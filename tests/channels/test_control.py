@@ -21,8 +21,8 @@ def test_a_running_collector_sees_each_change_and_only_its_own_grant():
         ours.send(True)
         assert receive(ours) == (False, 0, UNLIMITED)
         control.decisions = 2**40
-        control.grant_decisions(0, 11)
         control.grant_decisions(1, 22)
+        control.grant_decisions(0, 11)
         ours.send(True)
         assert receive(ours) == (False, 2**40, 22)
         control.stop = True

@@ -19,7 +19,7 @@ from tests.channels import (
     shared_memory_names,
 )
 
-NUM_INTERRUPTIONS = 50
+NUM_INTERRUPTIONS = 30
 
 
 def network_with_statistics():
@@ -36,8 +36,8 @@ def bits(state):
     }
 
 
-def filled_state(value, num_floats=200_000):
-    """Several MB of the same number: a copy takes milliseconds, and any mixture of two versions shows."""
+def filled_state(value, num_floats=800_000):
+    """13 MB of the same number: a copy takes milliseconds, and any mixture of two versions shows."""
     return {
         "first": torch.full((num_floats,), float(value)),
         "count": torch.tensor(value, dtype=torch.int64),
@@ -56,15 +56,16 @@ def take_into_a_network(slots, told):
     told.send((version, bits(network.state_dict())))
 
 
-def take_continually(slots, told):
-    """Take until told otherwise, then tell every version and the states that were wrong."""
+def take_when_told(slots, told):
+    """Take as often as told, then tell every version and the states that were wrong."""
     torch.set_num_threads(1)
     state, versions, wrong = filled_state(0), [0], []
     told.send("started")
-    while not told.poll():
+    while told.recv() == "take":
         versions.append(slots.take(state, versions[-1]))
         if values_in(state) != {versions[-1]}:
             wrong.append((versions[-1], values_in(state)))
+        told.send("took")
     told.send((versions, wrong))
 
 
@@ -123,24 +124,26 @@ def test_what_was_taken_does_not_change_with_later_versions():
 
 def test_a_continual_publisher_never_gives_a_torn_or_older_state():
     slots = WeightSlots(context, filled_state(0))
+    states = map(filled_state, itertools.count(1))
     chance = random.Random(0)
     ours, theirs = context.Pipe()
-    with ours, theirs, child(take_continually, slots, theirs) as process:
+    with ours, theirs, child(take_when_told, slots, theirs) as process:
         assert receive(ours) == "started"
-        states = itertools.count(1)
         for _ in range(NUM_INTERRUPTIONS):
+            slots.publish(next(states))
+            following = [next(states) for _ in range(2)]
+            ours.send("take")
             # Stop the reader somewhere, often in the middle of its copy, and overwrite both slots meanwhile.
-            slots.publish(filled_state(next(states)))
-            time.sleep(chance.uniform(0, 0.006))
+            time.sleep(chance.uniform(0, 0.004))
             os.kill(process.pid, signal.SIGSTOP)
-            for _ in range(chance.choice((1, 2, 3))):
-                slots.publish(filled_state(next(states)))
+            for state in following:
+                slots.publish(state)
             os.kill(process.pid, signal.SIGCONT)
+            assert receive(ours) == "took"
         ours.send("end")
         versions, wrong = receive(ours)
     assert wrong == []
-    assert versions == sorted(versions)
-    assert len(set(versions)) > 1
+    assert versions == sorted(set(versions))
 
 
 def test_a_copy_whose_checksum_disagrees_is_not_accepted():
@@ -161,8 +164,8 @@ def test_a_copy_whose_checksum_disagrees_is_not_accepted():
 @needs_shared_memory_folder
 def test_weight_slots_have_no_name():
     before = shared_memory_names()
-    slots = WeightSlots(context, filled_state(0))
-    slots.publish(filled_state(1))
+    slots = WeightSlots(context, filled_state(0, 10))
+    slots.publish(filled_state(1, 10))
     assert shared_memory_names() - before == set()
     assert mapped_shared_memory(os.getpid())
     assert all(path.endswith("(deleted)") for path in mapped_shared_memory(os.getpid()))

@@ -398,31 +398,38 @@ class OvertakingGenerator(np.random.Generator):
         return numbers
 
 
-def test_a_batch_that_an_append_overtook_is_drawn_again():
+def sample_overtaken_by(num_rows, buffer):
+    """Draw from a wrapped stream while that many rows are appended; the sampler, and all samples there ever were."""
     replay, model, players = filled_replay(num_chunks=30, num_streams=1)
     rng = OvertakingGenerator(np.random.PCG64(0))
     sampler = UniformSampler(replay, 3, GAMMA, rng)
 
-    def overwrite_everything_that_was_drawable():
-        for _ in range(LENGTH // 9):
-            append_chunk(replay, model, 0, players[0], (9, None))
+    def append():
+        for begin in range(0, num_rows, LONGEST_CHUNK):
+            append_chunk(replay, model, 0, players[0], (min(LONGEST_CHUNK, num_rows - begin), None))
 
-    rng.append_now = overwrite_everything_that_was_drawable
-    buffer = SampleBuffer(64)
+    rng.append_now = append
     sampler.sample(buffer)
+    return sampler, model[0].samples(n_step=3)
+
+
+def test_a_batch_that_an_append_overtook_is_drawn_again():
+    buffer = SampleBuffer(64)
+    sampler, expected = sample_overtaken_by(LENGTH, buffer)
     assert sampler.num_redraws == 1
-    expected = drawable(replay, model, n_step=3)
+    assert all(expected[identity] == sample for identity, sample in read_samples(buffer))
+
+
+@pytest.mark.parametrize("num_rows_too_many", range(1, 10))
+def test_an_append_that_reaches_only_the_oldest_pictures_of_stacks_does_not_mix_them(num_rows_too_many):
+    buffer = SampleBuffer(256)  # more than there are drawable rows: the oldest ones are among them
+    _, expected = sample_overtaken_by(GUARD_ROWS + num_rows_too_many, buffer)
     assert all(expected[identity] == sample for identity, sample in read_samples(buffer))
 
 
 def test_an_append_within_the_guard_band_disturbs_no_batch():
-    replay, model, players = filled_replay(num_chunks=30, num_streams=1)
-    expected = drawable(replay, model, n_step=3)
-    rng = OvertakingGenerator(np.random.PCG64(0))
-    sampler = UniformSampler(replay, 3, GAMMA, rng)
-    buffer = SampleBuffer(64)
-    rng.append_now = lambda: append_chunk(replay, model, 0, players[0], (LONGEST_CHUNK, None))
-    sampler.sample(buffer)
+    buffer = SampleBuffer(256)
+    sampler, expected = sample_overtaken_by(GUARD_ROWS, buffer)
     assert sampler.num_redraws == 0
     assert all(expected[identity] == sample for identity, sample in read_samples(buffer))
 

@@ -69,48 +69,45 @@ def test_without_a_terminal_every_line_is_on_its_way_at_once(tmp_path, monkeypat
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A terminal of 40 columns as stdout; what was shown on it so far."""
+    """A terminal of 40 columns: what to use as stdout, and a function that closes it and tells what was shown."""
     pty = pytest.importorskip("pty")
-    master, slave = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "40")
+    master, slave = pty.openpty()
     shown = bytearray()
 
     def read():
         while True:
             try:
-                part = os.read(master, 65_536)
+                shown.extend(os.read(master, 65_536))
             except OSError:  # the other end is closed
                 return
-            if not part:
-                return
-            shown.extend(part)
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    file = os.fdopen(slave, "w")
-    monkeypatch.setattr(sys, "stdout", file)
+    stdout = os.fdopen(slave, "w")
 
     def close():
-        file.close()
+        stdout.close()
         reader.join(timeout=10)
         return shown.decode()
 
-    yield close
-    if not file.closed:
-        file.close()
-    reader.join(timeout=10)
+    yield stdout, close
+    close()
     os.close(master)
 
 
-def test_on_a_terminal_lines_stay_whole_and_a_bar_is_shown(terminal):
+def test_on_a_terminal_lines_stay_whole_and_a_bar_is_shown(terminal, monkeypatch):
     line = main_line(MainFigures(1_234, 0.5, 1.5, 2_345.6, 3_161.0, 0.05, 50_000))
+    stdout, close = terminal
+    monkeypatch.setattr(sys, "stdout", stdout)
     with Console() as console:
         console.progress(0.25, "epoch 7")
         console.line(line)
         console.line("[bold]not markup[/bold]")
         console.progress(2.0, "done")
-    shown = terminal()
+    monkeypatch.undo()
+    shown = close()
     assert line in shown  # neither broken at column 40 nor coloured
     assert "[bold]not markup[/bold]" in shown
     assert "100%" in shown

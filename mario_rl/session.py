@@ -1,0 +1,158 @@
+"""One session of training, from the user's wishes to the summary: check everything, print the plan, train, save.
+
+Runs in the main thread of the learner process. Until everything is checked, nothing is started and nothing is written.
+"""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mario_rl import hardware, runs
+from mario_rl.checkpoints import Checkpoint, CheckpointStore
+from mario_rl.config import ChosenSettings, SettingsError, choose_settings, read_config_module
+from mario_rl.emulation.nes_py import find_rom
+from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.errors import UserError
+from mario_rl.network import NetworkShape
+from mario_rl.pipeline import connect
+from mario_rl.plan import describe_plan
+from mario_rl.policies import load_policy
+from mario_rl.reporting import Reporter
+from mario_rl.stop_signals import StopSignals
+from mario_rl.telemetry.console import Console
+from mario_rl.telemetry.metrics import TensorBoardSink
+from mario_rl.training import Limits, Outcome, train
+
+
+class Wishes(NamedTuple):
+    """What the command line asks for."""
+
+    assigned: dict[str, Any]  # --set and its shortcuts
+    epochs: int | None
+    decisions: int | None
+    minutes: float | None
+    resume: bool
+    resume_name: str | None  # None: the run that was saved last
+    init: Path | None
+    serial: bool
+    faults: list[str]  # what is wrong with the command line itself
+
+
+def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
+    """Train. The exit code."""
+    resumed, chosen = _choose(project, wishes)
+    settings = chosen.settings
+    limits = Limits(wishes.epochs or settings.max_epochs, wishes.decisions, wishes.minutes)
+    shape = NetworkShape(settings.network_channels, settings.hidden_units, len(ACTION_SETS[settings.actions]))
+    checkpoint = None
+    if resumed is not None:
+        checkpoint = CheckpointStore(resumed.checkpoints, settings.keep_checkpoints).load_newest()
+        _check_same_network(shape, checkpoint)
+        _check_not_finished(resumed.name, limits, checkpoint)
+    weights = load_policy(wishes.init, shape, settings.actions) if wishes.init else None
+    find_rom()
+    hardware.keep_freed_memory()
+    plan = hardware.make_plan(settings, serial=wishes.serial)
+
+    run = resumed or runs.new_run(project, settings)
+    print(describe_plan(plan, chosen, run.name, serial=wishes.serial), flush=True)
+    console = Console()
+    pipeline = connect(settings, plan, console, serial=wishes.serial)
+    missing = pipeline.restore(checkpoint) if checkpoint is not None else []
+    if weights is not None:
+        pipeline.learner.load_policy(weights)
+    stop.begin(pipeline.source.request_stop, pipeline.source.kill)
+    runs.write_record(run, settings)
+    store = CheckpointStore(run.checkpoints, settings.keep_checkpoints)
+    reporter = Reporter(console, TensorBoardSink(run.metrics))
+    with console:
+        for sentence in missing:
+            console.line(f"Resumed: {sentence}.")
+        try:
+            outcome = train(pipeline, limits, run, store, reporter)
+        finally:
+            pipeline.source.kill()  # nobody is left after a normal end; after an error nobody must be
+            reporter.close()
+    print(_summary(outcome, run))
+    if outcome.failure is not None:
+        print(f"error: {outcome.failure}", file=sys.stderr)
+        return 1
+    return stop.exit_code
+
+
+def load_config_file(project: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings in config_optimized.py, and its CPU_OVERRIDES."""
+    if str(project) not in sys.path:
+        sys.path.insert(0, str(project))
+    try:
+        module = importlib.import_module("config_optimized")
+    except ModuleNotFoundError as error:
+        if error.name == "config_optimized":
+            raise SettingsError(["config_optimized.py is missing: restore it from the repository."]) from None
+        raise SettingsError(
+            [f"config_optimized.py cannot be imported ({error}): install it or remove the line."]
+        ) from None
+    except SyntaxError as error:
+        raise SettingsError([f"config_optimized.py, line {error.lineno}: {error.msg}."]) from None
+    except Exception as error:  # whatever a user's edit may raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if "config_opt" in frame.filename]
+        where = f", line {lines[-1]}" if lines else ""
+        raise SettingsError([f"config_optimized.py{where}: {type(error).__name__}: {error}."]) from None
+    return read_config_module(module)
+
+
+def _choose(project: Path, wishes: Wishes) -> tuple[runs.Run | None, ChosenSettings]:
+    """The run to resume, if any, and the settings; or every fault of command line and settings in one message."""
+    faults = list(wishes.faults)
+    resumed = None
+    try:
+        if wishes.resume:
+            resumed = runs.find_run(project, wishes.resume_name)
+            saved = runs.read_settings(resumed)
+            chosen = choose_settings(saved, {}, wishes.assigned, has_gpu=hardware.has_gpu, base_source="run")
+        else:
+            values, overrides = load_config_file(project)
+            chosen = choose_settings(values, overrides, wishes.assigned, has_gpu=hardware.has_gpu)
+    except UserError as error:
+        faults += str(error).splitlines()
+    if faults:
+        raise SettingsError(faults)
+    return resumed, chosen
+
+
+def _check_same_network(shape: NetworkShape, checkpoint: Checkpoint) -> None:
+    saved = checkpoint.numbers["network_shape"]
+    mine = {name: list(value) if isinstance(value, tuple) else value for name, value in shape._asdict().items()}
+    if mine != saved:
+        raise SettingsError(
+            [
+                f"The run's network has {saved}, the settings ask for {mine}: "
+                "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS and ACTIONS; start a new run to change them."
+            ]
+        )
+
+
+def _check_not_finished(name: str, limits: Limits, checkpoint: Checkpoint) -> None:
+    epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
+    if reached := limits.reached(epoch, collected, 0.0):
+        raise SettingsError([f"Run {name} is finished: {reached}. Extend it, for example with --epochs {epoch + 500}."])
+
+
+def _summary(outcome: Outcome, run: runs.Run) -> str:
+    best = f" (best: {_shown(run.best_model)})" if run.best_model.exists() else ""
+    return (
+        f"Done: {outcome.reason}. {outcome.decisions:,} decisions and {outcome.epochs:,} epochs "
+        f"in {outcome.minutes:.1f} minutes; best distance {outcome.best_distance:,}.\n"
+        f"Model: {_shown(run.newest_model)}{best}\n"
+        f"Go on with: python mario_rl_optimized.py --resume {run.name}"
+    )
+
+
+def _shown(path: Path) -> str:
+    """A path as the user would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -90,9 +90,11 @@ class Pipeline:
         self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
         torch.set_rng_state(tensors["torch_rng"])
         missing = []
-        if not restore_replay(checkpoint, self.replay):
+        restored = restore_replay(checkpoint, self.replay)
+        if self.replay.num_rows < min(self.flow.warmup, self.ledger.collected):
             self.flow.warm_up_again(self.ledger.collected, self.ledger.trained)
-            missing.append("replay starts empty and is filled again before learning goes on")
+            state = "holds few experiences" if restored else "starts empty"
+            missing.append(f"replay {state} and is filled again before learning goes on")
         if self.source.load(numbers["source"], tensors):
             self.publisher.republish({name: tensors[f"acting.{name}"] for name in self.publisher.snapshot})
         else:

@@ -62,7 +62,7 @@ def rows(stream, begin, count, episode_length=37):
 def append(replay, stream, count):
     while count:
         part = min(count, 100)
-        replay.append(stream, rows(stream, int(replay.written_end[stream]), part))
+        replay.append(stream, Rows(*(column[None] for column in rows(stream, int(replay.written_end[stream]), part))))
         count -= part
 
 

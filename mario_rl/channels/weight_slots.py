@@ -64,7 +64,7 @@ class WeightSlots:
 
     def take(self, into: dict[str, torch.Tensor], known_version: int) -> int:
         """Copy the newest version into `into` if it is newer than `known_version`; the version now held."""
-        while (version := self.version) != known_version:
+        while (version := self.version) > known_version:
             copied = self._bytes.array[version % NUM_SLOTS].copy()
             checksum = int(self._checksums.array[version % NUM_SLOTS])
             if self.version == version and zlib.crc32(copied) == checksum:

@@ -81,11 +81,11 @@ class Consolidation:
 
     def _append(self, collector: int, rows: Rows, continues: bool) -> None:
         num_envs = len(rows.action)
-        for env in range(num_envs):
-            stream = collector * num_envs + env
-            if not continues:
+        first_stream = collector * num_envs
+        if not continues:
+            for stream in range(first_stream, first_stream + num_envs):
                 self._replay.interrupt(stream)
-            self._replay.append(stream, Rows(*(column[env] for column in rows)))
+        self._replay.append(first_stream, rows)
 
 
 class ConsolidationThread:

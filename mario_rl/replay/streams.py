@@ -24,14 +24,17 @@ BYTES_PER_STORED_ROW = FRAME_BYTES + 1 + 4 + 1 + 1
 GUARD_ROWS = 64
 
 
-class StoredRows(NamedTuple):
-    """A contiguous part of one stream, oldest first: what checkpoints move."""
+_BEGINS = int(Mark.START | Mark.BREAK)  # a plain int: arithmetic with enums costs microseconds
 
-    frame: npt.NDArray[np.uint8]  # [N, 84 * 84]
-    action: npt.NDArray[np.uint8]  # [N]
-    reward: npt.NDArray[np.float32]  # [N]
-    marks: npt.NDArray[np.uint8]  # [N]
-    history: npt.NDArray[np.uint8]  # [N]
+
+class StoredRows(NamedTuple):
+    """The columns that replay keeps: of all streams, or of a contiguous part of one, which is what checkpoints move."""
+
+    frame: npt.NDArray[np.uint8]  # [..., 84 * 84]
+    action: npt.NDArray[np.uint8]  # [...]
+    reward: npt.NDArray[np.float32]  # [...]
+    marks: npt.NDArray[np.uint8]  # [...]
+    history: npt.NDArray[np.uint8]  # [...]
 
 
 class ReplayStreams:
@@ -52,7 +55,15 @@ class ReplayStreams:
         self.claimed_end = np.zeros(num_streams, np.int64)
         # Rows before this one are not in memory: a checkpoint's time budget may leave the oldest out.
         self.first_kept = np.zeros(num_streams, np.int64)
-        self._frames = self.frames.numpy()
+        # The same memory as two-dimensional arrays.
+        shape = (num_streams, self.length)
+        self._by_stream = StoredRows(
+            self.frames.numpy().reshape(*shape, FRAME_BYTES),
+            self.action.reshape(shape),
+            self.reward.reshape(shape),
+            self.marks.reshape(shape),
+            self.history.reshape(shape),
+        )
         self._must_break = np.ones(num_streams, np.bool_)
 
     @property
@@ -64,41 +75,42 @@ class ReplayStreams:
         """What comes next in this stream does not continue what is there."""
         self._must_break[stream] = True
 
-    def append(self, stream: int, rows: Rows) -> None:
-        """Add one emulator's rows in order. Consolidation thread only."""  # rows: [T, ...]
-        count = len(rows.action)
+    def append(self, first_stream: int, rows: Rows) -> None:
+        """Add a chunk: the rows of one collector's emulators, whose streams lie side by side and grow in step.
+
+        Consolidation thread only.
+        """  # rows: [envs, T, ...]
+        num_envs, count = rows.action.shape
         assert count <= self.length - 2 * GUARD_ROWS, "a chunk must be much shorter than a stream"
-        begin = int(self.written_end[stream])
-        self.claimed_end[stream] = begin + count
+        group = slice(first_stream, first_stream + num_envs)
+        begin = int(self.written_end[first_stream])
+        assert (self.written_end[group] == begin).all(), "streams of one collector grow in step"
+        self.claimed_end[group] = begin + count
         marks = rows.marks.copy()
-        if self._must_break[stream]:
-            marks[0] |= Mark.BREAK
-            self._must_break[stream] = False
-        history = self._history_of(stream, marks)
+        marks[self._must_break[group], 0] |= np.uint8(Mark.BREAK)
+        self._must_break[group] = False
+        history = self._history_of(group, begin, marks)
         done = 0
-        while done < count:  # twice at most: up to the block's end, then from its beginning
-            place = self._place(stream, begin + done)
-            part = min(count - done, (stream + 1) * self.length - place)
-            here, there = slice(done, done + part), slice(place, place + part)
-            self._frames[there] = rows.frame[here].reshape(part, FRAME_BYTES)
-            self.action[there] = rows.action[here]
-            self.reward[there] = rows.reward[here]
-            self.marks[there] = marks[here]
-            self.history[there] = history[here]
+        while done < count:  # twice at most: up to the stream's end, then from its beginning
+            at = (begin + done) % self.length
+            part = min(count - done, self.length - at)
+            here, there = slice(done, done + part), (group, slice(at, at + part))
+            self._by_stream.frame[there] = rows.frame[:, here].reshape(num_envs, part, FRAME_BYTES)
+            self._by_stream.action[there] = rows.action[:, here]
+            self._by_stream.reward[there] = rows.reward[:, here]
+            self._by_stream.marks[there] = marks[:, here]
+            self._by_stream.history[there] = history[:, here]
             done += part
-        self.written_end[stream] = begin + count
+        self.written_end[group] = begin + count
 
-    def _history_of(self, stream: int, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Rows since the last start or break, three at most."""
-        row = np.arange(len(marks))
-        last_begin = np.maximum.accumulate(np.where(marks & (Mark.START | Mark.BREAK), row, -1))
+    def _history_of(self, group: slice, begin: int, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Rows since the last start or break, three at most."""  # [envs, T]
+        row = np.arange(marks.shape[1])
+        last_begin = np.maximum.accumulate(np.where(marks & _BEGINS, row, -1), axis=1)
         # Rows before this chunk's first start go on where the previous chunk ended.
-        previous = int(self.history[self._place(stream, int(self.written_end[stream]) - 1)])
-        since_begin = np.where(last_begin >= 0, row - last_begin, previous + 1 + row)
+        previous = self._by_stream.history[group, (begin - 1) % self.length].astype(np.int64)
+        since_begin = np.where(last_begin >= 0, row - last_begin, previous[:, None] + 1 + row)
         return np.minimum(since_begin, STACK_SIZE - 1).astype(np.uint8)
-
-    def _place(self, stream: int, number: int) -> int:
-        return stream * self.length + number % self.length
 
     def oldest(self, stream: int) -> int:
         """The number of the oldest row in memory."""
@@ -106,19 +118,14 @@ class ReplayStreams:
 
     def read(self, stream: int, begin: int, end: int) -> StoredRows:
         """Rows `begin` to `end` of a stream, copied. For checkpoints."""
-        places = stream * self.length + np.arange(begin, end) % self.length
-        return StoredRows(
-            self._frames[places], self.action[places], self.reward[places], self.marks[places], self.history[places]
-        )
+        places = np.arange(begin, end) % self.length
+        return StoredRows(*(column[stream, places] for column in self._by_stream))
 
     def restore(self, stream: int, begin: int, rows: StoredRows) -> None:
         """Put rows back where `read` found them. Only before anything runs."""
-        places = stream * self.length + np.arange(begin, begin + len(rows.action)) % self.length
-        self._frames[places] = rows.frame
-        self.action[places] = rows.action
-        self.reward[places] = rows.reward
-        self.marks[places] = rows.marks
-        self.history[places] = rows.history
+        places = np.arange(begin, begin + len(rows.action)) % self.length
+        for name in StoredRows._fields:
+            getattr(self._by_stream, name)[stream, places] = getattr(rows, name)
 
     def counters(self) -> dict[str, Any]:
         """What a checkpoint keeps besides the rows."""

@@ -17,6 +17,10 @@ from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
 PICTURES_PER_SAMPLE = 2 * STACK_SIZE
 # Draw this much more than is needed, because a few candidates are rejected; a second draw is then rare.
 SPARE_CANDIDATES = 1.1
+MAX_CANDIDATES = 65_536  # a draw of so many takes some 20 ms
+MAX_ATTEMPTS = 50
+_ENDS = int(Mark.TERMINATED | Mark.TRUNCATED)  # plain ints: arithmetic with enums costs microseconds
+_BEGINS = int(Mark.START | Mark.BREAK)
 
 
 class SampleBuffer:
@@ -83,8 +87,9 @@ class UniformSampler:
     def _draw(self, count: int) -> _Windows:
         drawn: list[_Windows] = []
         num_drawn = 0
-        for _ in range(100):
-            windows = self._valid_windows(int((count - num_drawn) * SPARE_CANDIDATES) + 8)
+        for attempt in range(MAX_ATTEMPTS):  # nearly always one; more where few rows can be drawn
+            num_candidates = int((count - num_drawn) * SPARE_CANDIDATES) + 8
+            windows = self._valid_windows(min(num_candidates << attempt, MAX_CANDIDATES))
             drawn.append(windows)
             num_drawn += len(windows.state)
             if num_drawn >= count:
@@ -95,9 +100,9 @@ class UniformSampler:
         """Draw candidates and keep those that can be a state."""
         streams, n_step = self._streams, self._n_step
         end = streams.written_end.copy()
-        oldest = np.maximum(streams.first_kept, streams.claimed_end - streams.length)
         # Behind a full stream's oldest row the next commit will write: stay clear of it.
-        oldest = np.where(streams.claimed_end > streams.length, oldest + GUARD_ROWS, oldest)
+        overwritten = streams.claimed_end - streams.length
+        oldest = np.maximum(streams.first_kept, np.where(overwritten > 0, overwritten + GUARD_ROWS, 0))
         sizes = np.maximum(end - oldest, 0)
         bounds = np.cumsum(sizes)
         if bounds[-1] == 0:
@@ -110,12 +115,12 @@ class UniformSampler:
         numbers = state[:, None] + np.arange(n_step + 1)  # [C, n + 1]
         places = stream[:, None] * streams.length + numbers % streams.length
         marks = streams.marks[places]
-        ends_here = (marks[:, :n_step] & (Mark.TERMINATED | Mark.TRUNCATED)) != 0
+        ends_here = (marks[:, :n_step] & _ENDS) != 0
         has_end = ends_here.any(axis=1)
         last_step = np.where(has_end, ends_here.argmax(axis=1), n_step - 1)  # index of the last reward that counts
         in_window = np.arange(n_step) <= last_step[:, None]
-        rewards = streams.reward[places[:, :n_step]] * self._discount_powers[:n_step]
-        returns = (rewards * in_window).sum(axis=1, dtype=np.float32)
+        rewards = np.where(in_window, streams.reward[places[:, :n_step]], np.float32(0))
+        returns = (rewards * self._discount_powers[:n_step]).sum(axis=1, dtype=np.float32)
         rows = np.arange(num_candidates)
         terminated = (marks[rows, last_step] & Mark.TERMINATED) != 0
         num_steps = last_step + 1
@@ -129,7 +134,7 @@ class UniformSampler:
         # A start or break after the state and up to the last row needed means that rows between are missing.
         last_needed = np.where(terminated, last_step, num_steps)
         needed = np.arange(1, n_step + 1) <= last_needed[:, None]
-        interrupted = ((marks[:, 1:] & (Mark.START | Mark.BREAK)) != 0) & needed
+        interrupted = ((marks[:, 1:] & _BEGINS) != 0) & needed
         valid = (
             ((marks[:, 0] & Mark.FINAL) == 0)
             & whole_stack

@@ -19,10 +19,10 @@ class Record(NamedTuple):
 
 
 def rows_of(records):
-    """Records as an emulator's part of a chunk."""
+    """Records as the chunk of a collector with one emulator."""  # [1, T, ...]
     identities = np.array([record.identity for record in records], np.int32)
     frames = np.repeat(identities, _WORDS_PER_FRAME).view(np.uint8).reshape(len(records), FRAME_SIZE, FRAME_SIZE)
-    return Rows(
+    columns = Rows(
         frame=frames,
         action=np.array([record.action for record in records], np.uint8),
         reward=np.array([record.reward for record in records], np.float32),
@@ -32,6 +32,7 @@ def rows_of(records):
         episode_decisions=np.zeros(len(records), np.int32),
         episode_cleared=np.zeros(len(records), np.uint8),
     )
+    return Rows(*(column[None] for column in columns))
 
 
 def identities_of(pictures):
@@ -78,6 +79,6 @@ def poison(streams):
     """Fill all memory that append has not written with values that no record has."""
     streams.frames.fill_(0xFF)
     streams.action[:] = 0xFF
-    streams.reward[:] = 1e6
+    streams.reward[:] = np.nan
     streams.marks[:] = 0xFF
     streams.history[:] = 0xFF

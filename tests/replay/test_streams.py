@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mario_rl.experience import Mark
+from mario_rl.experience import Mark, Rows
 from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
 from tests.replay import Player, identities_of, poison, rows_of
 
@@ -61,6 +61,22 @@ def test_a_stream_is_the_newest_part_of_the_list_of_all_rows_ever_appended(extra
         assert content(replay.read(stream, oldest, len(rows))) == rows[oldest:]
 
 
+def test_a_chunk_of_several_emulators_is_the_same_as_one_chunk_for_each():
+    together, one_by_one = ReplayStreams(3, 3 * LENGTH), ReplayStreams(3, 3 * LENGTH)
+    players = [Player(stream, EPISODES[stream:] + EPISODES[:stream]) for stream in range(3)]
+    for number in range(3 * LENGTH // LONGEST_CHUNK):  # three laps
+        if number in (4, 11):
+            together.interrupt(2)
+            one_by_one.interrupt(2)
+        chunks = [rows_of(player.play(LONGEST_CHUNK)) for player in players]
+        together.append(0, Rows(*(np.concatenate(columns) for columns in zip(*chunks, strict=True))))
+        for stream, chunk in enumerate(chunks):
+            one_by_one.append(stream, chunk)
+    assert together.counters() == one_by_one.counters()
+    for column in ("frames", "action", "reward", "marks", "history"):
+        assert np.array_equal(getattr(together, column), getattr(one_by_one, column)), column
+
+
 def test_append_does_not_change_the_chunk_it_is_given():
     replay = ReplayStreams(1, LENGTH)
     rows = rows_of(Player(0, EPISODES).play(4))
@@ -68,6 +84,25 @@ def test_append_does_not_change_the_chunk_it_is_given():
     replay.append(0, rows)
     assert replay.read(0, 0, 1).marks[0] & Mark.BREAK
     assert np.array_equal(rows.marks, before)
+
+
+def test_rows_are_claimed_before_and_counted_after_they_are_written():
+    replay = ReplayStreams(1, LENGTH)
+    player = Player(0, EPISODES)
+    seen = set()
+
+    class WatchedFrames(np.ndarray):
+        """Notes the counters whenever pictures are taken out of the chunk."""
+
+        def __getitem__(self, key):
+            seen.add((int(replay.claimed_end[0]), int(replay.written_end[0])))
+            return np.asarray(self)[key]
+
+    for begin in range(0, 2 * LENGTH, 9):  # also across the block's end
+        rows = rows_of(player.play(9))
+        replay.append(0, rows._replace(frame=rows.frame.view(WatchedFrames)))
+        assert seen == {(begin + 9, begin)}
+        seen.clear()
 
 
 def test_an_interruption_concerns_only_its_own_stream():

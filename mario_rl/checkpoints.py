@@ -100,10 +100,14 @@ class CheckpointStore:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir() and path.name[11:].isdigit())
 
 
-def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams) -> bool:
+def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams, streams_per_collector: int) -> bool:
     """Fill replay from a checkpoint; False when it holds none, or one of another layout."""
     saved = checkpoint.numbers.get("replay")
     if not saved or saved["num_streams"] != replay.num_streams or saved["length"] != replay.length:
+        return False
+    # A collector's streams grow in step; those of a run with other processes did so in other groups.
+    groups = np.reshape(saved["counters"]["written_end"], (-1, streams_per_collector))
+    if (groups != groups[:, :1]).any():
         return False
     packed = (checkpoint.folder / REPLAY).read_bytes()
     decompressor = zstandard.ZstdDecompressor()

@@ -90,7 +90,7 @@ class Pipeline:
         self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
         torch.set_rng_state(tensors["torch_rng"])
         missing = []
-        restored = restore_replay(checkpoint, self.replay)
+        restored = restore_replay(checkpoint, self.replay, self.settings.envs_per_process)
         if self.replay.num_rows < min(self.flow.warmup, self.ledger.collected):
             self.flow.warm_up_again(self.ledger.collected, self.ledger.trained)
             state = "holds few experiences" if restored else "starts empty"

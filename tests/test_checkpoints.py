@@ -175,7 +175,7 @@ def test_replay_comes_back_so_that_the_same_random_numbers_draw_the_same_batches
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored) is True
+    assert restore_replay(store.load_newest(), restored, 1) is True
     assert restored.num_rows == replay.num_rows == 1_300 + 750
     assert_same_draws(replay, restored)
     assert_only_saved_rows(restored)
@@ -187,7 +187,7 @@ def test_a_restored_replay_goes_on_like_the_original(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
     restored = poisoned_replay(replay)
-    restore_replay(store.load_newest(), restored)
+    restore_replay(store.load_newest(), restored, 1)
     for stream in range(2):
         append(replay, stream, 900)
         append(restored, stream, 900)
@@ -201,7 +201,7 @@ def test_an_empty_replay_comes_back_empty(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored) is True
+    assert restore_replay(store.load_newest(), restored, 1) is True
     assert restored.num_rows == 0
 
 
@@ -213,7 +213,7 @@ def test_without_time_the_newest_block_is_saved_and_nothing_else_is_drawn(tmp_pa
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, replay_budget_seconds=-1.0)
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored) is True
+    assert restore_replay(store.load_newest(), restored, 1) is True
     assert restored.written_end.tolist() == [3_000, 700]
     assert restored.oldest(0) == 3_000 - ROWS_PER_BLOCK
     assert restored.oldest(1) == 700  # nothing of the second stream
@@ -227,7 +227,7 @@ def test_a_short_time_saves_the_newest_rows_of_all_streams_in_turn(tmp_path, mon
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, replay_budget_seconds=1.0)
     restored = poisoned_replay(replay)
-    restore_replay(store.load_newest(), restored)
+    restore_replay(store.load_newest(), restored, 1)
     saved = [int(restored.written_end[stream]) - restored.oldest(stream) for stream in range(2)]
     assert saved == [(num_blocks + 1) // 2 * ROWS_PER_BLOCK, num_blocks // 2 * ROWS_PER_BLOCK]
     assert_only_saved_rows(restored)
@@ -238,12 +238,12 @@ def test_what_a_short_save_left_out_stays_out_after_the_next_save(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, replay_budget_seconds=-1.0)
     first = poisoned_replay(replay)
-    restore_replay(store.load_newest(), first)
+    restore_replay(store.load_newest(), first, 1)
     for stream in range(2):
         append(first, stream, 200)
     store.save(WEIGHTS, {}, first, PLENTY_OF_TIME)
     second = poisoned_replay(replay)
-    restore_replay(store.load_newest(), second)
+    restore_replay(store.load_newest(), second, 1)
     assert [second.oldest(stream) for stream in range(2)] == [3_000 - ROWS_PER_BLOCK, 700]
     assert_only_saved_rows(second)
     assert_same_draws(first, second)
@@ -263,7 +263,7 @@ def test_rows_that_are_overwritten_during_a_save_are_left_out(tmp_path, monkeypa
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored) is True
+    assert restore_replay(store.load_newest(), restored, 1) is True
     assert restored.num_rows >= ROWS_PER_BLOCK
     assert_only_saved_rows(restored)
 
@@ -271,12 +271,19 @@ def test_rows_that_are_overwritten_during_a_save_are_left_out(tmp_path, monkeypa
 # --- Another layout ---------------------------------------------------------------------------------------------------
 
 
+def test_replay_whose_emulators_were_grouped_otherwise_is_not_restored(tmp_path):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save({}, {}, filled_replay(lengths=(300, 300, 200, 200), capacity=2_600), 10)
+    assert restore_replay(store.load_newest(), ReplayStreams(4, 2_600), 2)
+    assert not restore_replay(store.load_newest(), ReplayStreams(4, 2_600), 4)
+
+
 @pytest.mark.parametrize(("num_streams", "capacity"), [(2, 2_400), (1, 1_300), (4, 2_600), (4, 5_200)])
 def test_replay_of_another_layout_is_not_restored(tmp_path, num_streams, capacity):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, filled_replay(), PLENTY_OF_TIME)
     other = ReplayStreams(num_streams, capacity)
-    assert restore_replay(store.load_newest(), other) is False
+    assert restore_replay(store.load_newest(), other, 1) is False
     assert other.num_rows == 0
     assert not other.frames.any()
 
@@ -284,7 +291,7 @@ def test_replay_of_another_layout_is_not_restored(tmp_path, num_streams, capacit
 def test_a_checkpoint_without_replay_restores_none(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(WEIGHTS, {}, None, PLENTY_OF_TIME)
-    assert restore_replay(store.load_newest(), ReplayStreams(2, 1_000)) is False
+    assert restore_replay(store.load_newest(), ReplayStreams(2, 1_000), 1) is False
 
 
 # --- What stays on disk -----------------------------------------------------------------------------------------------
@@ -384,7 +391,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(two_checkpo
     with caplog.at_level(logging.WARNING):
         checkpoint = two_checkpoints.load_newest()
     assert checkpoint.numbers["number"] == 1
-    assert restore_replay(checkpoint, ReplayStreams(1, 400)) is True
+    assert restore_replay(checkpoint, ReplayStreams(1, 400), 1) is True
     (record,) = caplog.records
     message = record.getMessage()
     assert record.levelno == logging.WARNING

@@ -18,7 +18,7 @@ GOAL_PER_SECOND = 200_000
 
 def run(quick: bool) -> StudyResult:
     """Interleave the ring with a plain copy of the same rows."""
-    seconds = 1.0 if quick else 3.0
+    seconds = 0.5 if quick else 3.0
     measured = interleave(
         {"ring": lambda: _ring_rate(seconds), "one copy": lambda: _copy_rate(seconds)}, repeats=3 if quick else 9
     )

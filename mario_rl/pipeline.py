@@ -37,6 +37,7 @@ class Progress:
     """Where the main loop is; it continues across a resume."""
 
     epoch: int = 0
+    num_episodes: int = 0  # that belong to finished epochs
     published_epoch: int = 0
     published_decisions: int = 0
     training_seconds: float = 0.0  # of earlier sessions

@@ -4,6 +4,7 @@ Both hold the same parts: rings, collectors, consolidation. `ParallelSource` let
 work; `SerialSource` plays a chunk itself whenever the main loop asks for work, so that all happens in one fixed order.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from multiprocessing.context import SpawnContext
@@ -99,7 +100,8 @@ class ParallelSource:
     def request_stop(self, reason: str) -> None:
         """From a signal handler: ring, and let the consolidation thread tell the ledger."""
         self._thread.stop_reason = reason
-        self._thread.stop_ringer.ring()
+        with contextlib.suppress(OSError):  # the run is ending already, and the doorbell is gone
+            self._thread.stop_ringer.ring()
 
     def collector_figures(self) -> list[CollectorFigures]:
         """How each collector does."""

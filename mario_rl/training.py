@@ -65,7 +65,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         return flow.may_train(ledger.collected, ledger.trained)
 
     def epoch_is_over() -> bool:
-        return ledger.num_episodes >= (progress.epoch + 1) * settings.episodes_per_epoch
+        return ledger.num_episodes - progress.num_episodes >= settings.episodes_per_epoch
 
     def publish_is_due() -> bool:
         return (
@@ -103,6 +103,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         while epoch_is_over() and progress.epoch < limits.epochs:
             progress.epoch += 1
             episodes = ledger.take_episodes(settings.episodes_per_epoch)
+            progress.num_episodes += len(episodes)
             improved = _note_episodes(pipeline, [episode.distance for episode in episodes])
             progress.num_clears += sum(episode.cleared for episode in episodes)
             reporter.epoch(pipeline, episodes)

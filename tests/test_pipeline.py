@@ -37,12 +37,12 @@ def one_thread():
 
 
 def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, one_thread):
-    # Publishing every 150 decisions puts the interruption between two publications: the collector must go on acting
+    # Publishing every 120 decisions puts the interruption between two publications: the collector must go on acting
     # with the weights it had, not with the newest.
-    settings = small_settings(ENVS_PER_PROCESS=3, PUBLISH_MAX_DECISIONS=150, MODEL_UPDATE_FREQUENCY=100, **one_thread)
-    whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=600))
-    _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=300))
-    parts, missing = _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=600), resume=True)
+    settings = small_settings(ENVS_PER_PROCESS=3, PUBLISH_MAX_DECISIONS=120, MODEL_UPDATE_FREQUENCY=100, **one_thread)
+    whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=420))
+    _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=210))
+    parts, missing = _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=420), resume=True)
     assert missing == []
     assert whole.learner.num_updates == parts.learner.num_updates > 10
     assert vars(whole.progress) | {"training_seconds": 0} == vars(parts.progress) | {"training_seconds": 0}
@@ -59,6 +59,13 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, 
         assert np.array_equal(getattr(whole.replay, column), getattr(parts.replay, column)), column
 
 
+def test_a_resumed_run_may_count_its_epochs_otherwise(tmp_path, one_thread):
+    first, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=3, **one_thread), Limits(epochs=2))
+    second, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=1, **one_thread), Limits(epochs=3), resume=True)
+    assert (first.progress.epoch, second.progress.epoch) == (2, 3)
+    assert second.progress.num_episodes == 7
+
+
 def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread):
     settings = small_settings(CHECKPOINT_REPLAY=False, **one_thread)
     first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=200))
@@ -71,7 +78,7 @@ def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thre
 
 def test_the_replay_ratio_is_kept_in_parallel_and_nothing_is_dropped(tmp_path):
     settings = small_settings(REPLAY_RATIO=2.0)
-    pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=700), serial=False)
+    pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=500), serial=False)
     collected, trained = pipeline.ledger.collected, pipeline.ledger.trained
     warmup, slack = settings.warmup_experiences, pipeline.flow.slack
     round_size = settings.batch_size * settings.training_steps_per_sample

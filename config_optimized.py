@@ -93,5 +93,5 @@ CPU_OVERRIDES = {
     "MODEL_UPDATE_FREQUENCY": 2,
     "PUBLISH_MAX_DECISIONS": 2_500,  # plus what is on its way (a commit, a chunk of each collector) stays below 3,000
     "EXPERIENCE_BATCH_SIZE": 256,  # half a second's worth would otherwise wait for the timer at every commit
-    "WARMUP_EXPERIENCES": 1_000,  # 8 s of play on nes-py: the first loss appears while one still watches
+    "WARMUP_EXPERIENCES": 1_000 * _COLLECTORS,  # 8 s of play on nes-py: the first loss comes while one still watches
 }

@@ -47,7 +47,7 @@ MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
 GAMMA = 0.95  # looks about 20 decisions ahead, 1.3 s: as far as a jump
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
-TARGET_UPDATE_INTERVAL = 400
+TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
 TARGET_TAU = 0.005
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
@@ -78,12 +78,15 @@ SEED = 1  # everything random derives from it
 
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-_COLLECTORS = max(1, min(_CORES - 1, 16))  # one core is left to the learner; beyond 16 a CPU learner cannot follow
+# A core plays 130 decisions/s (nes-py) or trains on 1,500 samples/s: at REPLAY_RATIO 8 that is 0.7 cores of learning
+# for one of playing. The learner gets what the collectors leave.
+_COLLECTORS = max(1, min(round(0.55 * _CORES), 16))
 
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # a quarter of the arithmetic: 1,500 instead of 400 samples/s on a core
     "HIDDEN_UNITS": 256,
     "BATCH_SIZE": 128,  # larger batches are no faster a sample on a CPU, only rarer updates
+    "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 128 samples, 6,400 decisions
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit
     "NUM_PROCESSES": _COLLECTORS,  # from the core count, above
     "ENVS_PER_PROCESS": 8,  # eight streams from few processes: more variety in replay, one policy call for all
@@ -91,7 +94,8 @@ CPU_OVERRIDES = {
     "REP_Q_SIZE": 2_048 * _COLLECTORS,  # 4,096 experiences (29 MB) a ring: half a minute of play
     "EPISODES_PER_EPOCH": 4,  # with the two lines below: a publish at least every 3,000 decisions
     "MODEL_UPDATE_FREQUENCY": 2,
-    "PUBLISH_MAX_DECISIONS": 2_500,  # plus what is on its way (a commit, a chunk of each collector) stays below 3,000
+    # What is on its way (a commit, a chunk of each collector) comes on top, and all of it stays below 3,000.
+    "PUBLISH_MAX_DECISIONS": 3_000 - 256 - 128 * _COLLECTORS,
     "EXPERIENCE_BATCH_SIZE": 256,  # half a second's worth would otherwise wait for the timer at every commit
     "WARMUP_EXPERIENCES": 1_000 * _COLLECTORS,  # 8 s of play on nes-py: the first loss comes while one still watches
 }

@@ -25,6 +25,7 @@ def run(quick: bool) -> StudyResult:
         received, sent = context.Pipe(duplex=False)
         process = context.Process(target=_consolidate, args=(4.0 if quick else 10.0, sent))
         process.start()
+        sent.close()  # or a child that fails would leave us waiting
         share, rate = received.recv()
         process.join()
         shares.append(share)

@@ -8,7 +8,7 @@ from mario_rl.channels.experience_ring import CollectorStat
 from mario_rl.checkpoints import CheckpointStore
 from mario_rl.command_line import PROJECT
 from mario_rl.config import choose_settings
-from mario_rl.hardware import has_gpu, keep_freed_memory, make_plan
+from mario_rl.hardware import has_gpu, make_plan, prepare
 from mario_rl.pipeline import connect
 from mario_rl.reporting import Reporter
 from mario_rl.runs import Run
@@ -43,14 +43,15 @@ class _Recorder:
 
 def run(quick: bool) -> StudyResult:
     """Train for a while and read the telemetry."""
-    keep_freed_memory()
     values, overrides = load_config_file(PROJECT)
     settings = choose_settings(values, overrides, {}, has_gpu=has_gpu).settings
     recorder = _Recorder()
     console = _Silent()
     with tempfile.TemporaryDirectory() as folder:
         run_ = Run("benchmark", Path(folder) / "checkpoints", Path(folder) / "models")
-        pipeline = connect(settings, make_plan(settings, serial=False), console, serial=False)
+        plan = make_plan(settings, serial=False)
+        prepare(plan)
+        pipeline = connect(settings, plan, console, serial=False)
         store = CheckpointStore(run_.checkpoints, keep=1)
         limits = Limits(epochs=10**9, minutes=0.75 if quick else 4.0)
         train(pipeline, limits, run_, store, Reporter(console, recorder))

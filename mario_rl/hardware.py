@@ -23,6 +23,8 @@ from mario_rl.config import Settings
 from mario_rl.errors import UserError
 from mario_rl.replay.streams import BYTES_PER_STORED_ROW
 
+MIN_TRITON_CAPABILITY = (7, 0)
+
 
 class HardwareError(UserError):
     """The settings ask for what this machine does not have; the message is for the user."""
@@ -142,6 +144,8 @@ def _choose_compilation(settings: Settings, device: torch.device, num_gpus: int)
         return None, Choice(
             "off", "channels_last gains most of it on a CPU; compiling would delay the start by 10-40 s"
         )
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_TRITON_CAPABILITY:
+        return None, Choice("off", "this GPU is older than torch.compile supports")
     if not has_compiler():
         return None, Choice("off", "no C++ compiler was found; install g++ to use it")
     if device.type == "cuda":
@@ -178,6 +182,13 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def prepare(plan: HardwarePlan) -> None:
+    """Set what holds for the whole process."""
+    keep_freed_memory()
+    if plan.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, which torch.compile asks for on Ampere and newer
 
 
 def keep_freed_memory() -> None:

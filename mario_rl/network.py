@@ -64,8 +64,10 @@ class QNetwork(nn.Module):
         """Q-values from scaled pictures."""  # [B, 4, 84, 84] float in 0..1 -> [B, actions]
         features = self.features(pictures).flatten(1)
         value_hidden, advantage_hidden = torch.relu(self.hidden(features)).chunk(2, dim=1)
-        value: Tensor = self.value(value_hidden)
-        advantage: Tensor = self.advantage(advantage_hidden)
+        # In float32 under autocast too: float16 knows Q-values near 10 only to 0.008, and actions would tie.
+        with torch.autocast(pictures.device.type, enabled=False):
+            value: Tensor = self.value(value_hidden.float())
+            advantage: Tensor = self.advantage(advantage_hidden.float())
         return value + advantage - advantage.mean(dim=1, keepdim=True)
 
 
@@ -83,4 +85,4 @@ def eval_twin(network: QNetwork) -> QNetwork:
     one module between train and eval makes a compiled graph recompile; a twin never switches.
     """
     shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-    return copy.deepcopy(network, memo=shared).eval().requires_grad_(True)
+    return copy.deepcopy(network, memo=shared).eval()

@@ -86,7 +86,7 @@ class Pipeline:
         numbers, tensors = checkpoint.numbers, checkpoint.tensors
         self.learner.load(tensors, numbers["learner"])
         self.ledger.load_state(numbers["ledger"])
-        self.flow.load_state(numbers["flow"])
+        self.flow.load_state(numbers["flow"], self.ledger.collected, self.ledger.trained)
         self.progress = Progress(**numbers["progress"])
         self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
         torch.set_rng_state(tensors["torch_rng"])

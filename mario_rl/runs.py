@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import json
 import subprocess
@@ -109,6 +110,7 @@ def _read_record(run: Run) -> dict[str, Any]:
     )
 
 
+@functools.cache
 def git_commit() -> str:
     """The commit of this checkout, with "-dirty" behind it where files were changed; or "unknown"."""
     try:

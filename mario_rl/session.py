@@ -6,12 +6,13 @@ Runs in the main thread of the learner process. Until everything is checked, not
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mario_rl import hardware, runs
-from mario_rl.checkpoints import Checkpoint, CheckpointStore
-from mario_rl.config import ChosenSettings, SettingsError, choose_settings, read_config_module
+from mario_rl.checkpoints import Checkpoint, CheckpointError, CheckpointStore
+from mario_rl.config import ChosenSettings, Settings, SettingsError, choose_settings, read_config_module
 from mario_rl.emulation.nes_py import find_rom
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.errors import UserError
@@ -24,6 +25,8 @@ from mario_rl.stop_signals import StopSignals
 from mario_rl.telemetry.console import Console
 from mario_rl.telemetry.metrics import TensorBoardSink
 from mario_rl.training import Limits, Outcome, train
+
+Result = TypeVar("Result")
 
 
 class Wishes(NamedTuple):
@@ -46,19 +49,20 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     settings = chosen.settings
     limits = Limits(wishes.epochs or settings.max_epochs, wishes.decisions, wishes.minutes)
     shape = NetworkShape(settings.network_channels, settings.hidden_units, len(ACTION_SETS[settings.actions]))
-    checkpoint = None
-    if resumed is not None:
-        checkpoint = CheckpointStore(resumed.checkpoints, settings.keep_checkpoints).load_newest()
-        _check_same_network(shape, checkpoint)
-        _check_not_finished(resumed.name, limits, checkpoint)
-    weights = load_policy(wishes.init, shape, settings.actions) if wishes.init else None
-    find_rom()
-    hardware.keep_freed_memory()
-    plan = hardware.make_plan(settings, serial=wishes.serial)
+    checks = _Checks()
+    checkpoint = checks.run(lambda: _load_checkpoint(resumed, settings, shape, limits))
+    weights = checks.run(lambda: load_policy(wishes.init, shape, settings.actions) if wishes.init else None)
+    plan = checks.run(lambda: hardware.make_plan(settings, serial=wishes.serial))
+    checks.run(find_rom)
+    if wishes.serial and not settings.replay_ratio:
+        checks.faults.append("--serial needs REPLAY_RATIO above 0: it decides when to play and when to train.")
+    checks.finish()
+    assert plan is not None
+    hardware.prepare(plan)
 
     run = resumed or runs.new_run(project, settings)
-    print(describe_plan(plan, chosen, run.name, serial=wishes.serial), flush=True)
     console = Console()
+    console.line(describe_plan(plan, chosen, run.name, serial=wishes.serial))
     pipeline = connect(settings, plan, console, serial=wishes.serial)
     missing = pipeline.restore(checkpoint) if checkpoint is not None else []
     if weights is not None:
@@ -75,7 +79,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
         finally:
             pipeline.source.kill()  # nobody is left after a normal end; after an error nobody must be
             reporter.close()
-    print(_summary(outcome, run))
+    console.line(_summary(outcome, run, settings.max_epochs))
     if outcome.failure is not None:
         print(f"error: {outcome.failure}", file=sys.stderr)
         return 1
@@ -122,31 +126,55 @@ def _choose(project: Path, wishes: Wishes) -> tuple[runs.Run | None, ChosenSetti
     return resumed, chosen
 
 
-def _check_same_network(shape: NetworkShape, checkpoint: Checkpoint) -> None:
+class _Checks:
+    """Runs everything that may refuse the user's wishes, and reports all refusals in one message."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def run(self, check: Callable[[], Result]) -> Result | None:
+        """What the check returns, or None when it refuses."""
+        try:
+            return check()
+        except UserError as error:
+            self.faults += str(error).splitlines()
+            return None
+
+    def finish(self) -> None:
+        """Raise what was found."""
+        if self.faults:
+            raise SettingsError(self.faults)
+
+
+def _load_checkpoint(
+    resumed: runs.Run | None, settings: Settings, shape: NetworkShape, limits: Limits
+) -> Checkpoint | None:
+    if resumed is None:
+        return None
+    checkpoint = CheckpointStore(resumed.checkpoints, settings.keep_checkpoints).load_newest()
     saved = checkpoint.numbers["network_shape"]
     mine = {name: list(value) if isinstance(value, tuple) else value for name, value in shape._asdict().items()}
     if mine != saved:
-        raise SettingsError(
-            [
-                f"The run's network has {saved}, the settings ask for {mine}: "
-                "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS and ACTIONS; start a new run to change them."
-            ]
+        raise CheckpointError(
+            f"The run's network has {saved}, the settings ask for {mine}: "
+            "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS and ACTIONS; start a new run to change them."
         )
-
-
-def _check_not_finished(name: str, limits: Limits, checkpoint: Checkpoint) -> None:
     epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
     if reached := limits.reached(epoch, collected, 0.0):
-        raise SettingsError([f"Run {name} is finished: {reached}. Extend it, for example with --epochs {epoch + 500}."])
+        raise CheckpointError(
+            f"Run {resumed.name} is finished: {reached}. Extend it, for example with --epochs {epoch + 500}."
+        )
+    return checkpoint
 
 
-def _summary(outcome: Outcome, run: runs.Run) -> str:
+def _summary(outcome: Outcome, run: runs.Run, max_epochs: int) -> str:
+    more = f" --epochs {outcome.epochs + 500}" if outcome.epochs >= max_epochs else ""
     best = f" (best: {_shown(run.best_model)})" if run.best_model.exists() else ""
     return (
         f"Done: {outcome.reason}. {outcome.decisions:,} decisions and {outcome.epochs:,} epochs "
         f"in {outcome.minutes:.1f} minutes; best distance {outcome.best_distance:,}.\n"
         f"Model: {_shown(run.newest_model)}{best}\n"
-        f"Go on with: python mario_rl_optimized.py --resume {run.name}"
+        f"Go on with: python mario_rl_optimized.py --resume {run.name}{more}"
     )
 
 

@@ -19,6 +19,7 @@ from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
 from mario_rl.collecting.supervisor import Supervisor
 from mario_rl.learning.consolidation import Consolidation, ConsolidationThread, ProcessorFigures
+from mario_rl.learning.flow import share_out
 from mario_rl.learning.ledger import Ledger
 from mario_rl.replay.streams import ReplayStreams
 
@@ -70,7 +71,7 @@ class ParallelSource:
         self._collected_before = 0  # by earlier sessions of a resumed run
 
     def start(self) -> None:
-        """Start everybody. The ledger and the control block must be up to date by now."""
+        """Start everybody; they wait for `limit_collection`. The ledger must be up to date by now."""
         self._collected_before = self._ledger.collected
         self.control.decisions = self._ledger.collected
         self._supervisor.start(self._setups, self._slots)
@@ -85,15 +86,10 @@ class ParallelSource:
         """Let collectors go on until `limit` decisions were made in all; what is left is shared equally."""
         readers = self._supervisor.readers
         written = [int(reader.stats[CollectorStat.DECISIONS_WRITTEN]) for reader in readers]
-        if limit is None:
-            granted = [UNLIMITED] * len(readers)
-        else:
-            left = max(0, limit - self._collected_before - sum(written))
-            granted = [mine + left // len(readers) for mine in written]
-        for number, reader in enumerate(readers):
-            self.control.grant_decisions(number, granted[number])
+        for number, granted in enumerate(share_out(limit, written, self._collected_before)):
+            self.control.grant_decisions(number, UNLIMITED if granted is None else granted)
             try:
-                reader.wake_writer()
+                readers[number].wake_writer()
             except PeerGoneError:
                 pass  # the consolidation thread hears of it too, and reports it
 
@@ -123,7 +119,7 @@ class ParallelSource:
         self._supervisor.kill()
 
     def _collector_gone(self, number: int) -> None:
-        if not self.control.stop:
+        if not self.control.stop and self._ledger.stop_reason is None:
             self._ledger.fail(self._supervisor.failure_of(number))
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM. The handler runs in the main thread, between two steps of whatever that thread is doing."""
+"""Ctrl-C, SIGTERM and SIGHUP. The handler runs in the main thread, in the middle of whatever that is doing."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM: the first asks the run to save and stop, the second ends it at once."""
+    """The first asks the run to save and stop, the second ends it at once."""
 
     def __init__(self) -> None:
         self._received: int | None = None
@@ -21,9 +21,9 @@ class StopSignals:
         return 0 if self._received is None else 128 + self._received
 
     def install(self) -> None:
-        """Handle both signals from now on."""
-        signal.signal(signal.SIGINT, self._handle)
-        signal.signal(signal.SIGTERM, self._handle)
+        """Handle them from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._handle)
 
     def begin(self, request_stop: Callable[[str], None], kill: Callable[[], None]) -> None:
         """From now on there is something to save. Both functions are called from the signal handler."""

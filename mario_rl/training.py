@@ -1,6 +1,7 @@
 """The training loop, from top to bottom. Runs in the main thread of the learner process."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,11 +56,31 @@ class Outcome(NamedTuple):
 
 
 def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, reporter: Reporter) -> Outcome:
-    """Train until a limit, a stop request or a failure; then save, whatever the reason."""
+    """Train until a limit, a stop request or a failure; then stop everybody and save, whatever the reason."""
+    ledger, progress = pipeline.ledger, pipeline.progress
+    begun, seconds_before = time.monotonic(), progress.training_seconds
+
+    def save() -> None:
+        progress.training_seconds = seconds_before + time.monotonic() - begun
+        pipeline.save(store)
+        _export(pipeline, run, best=False)
+
+    try:
+        reason = _train_until_done(pipeline, limits, run, reporter, save)
+    finally:
+        pipeline.stop()
+        save()
+    minutes = progress.training_seconds / 60
+    return Outcome(reason, ledger.collected, progress.epoch, minutes, progress.best_distance, ledger.failure)
+
+
+def _train_until_done(
+    pipeline: Pipeline, limits: Limits, run: Run, reporter: Reporter, save: Callable[[], None]
+) -> str:
+    """The loop; why it ended."""
     settings, ledger, flow, progress = pipeline.settings, pipeline.ledger, pipeline.flow, pipeline.progress
     learner, source, publisher = pipeline.learner, pipeline.source, pipeline.publisher
     begun = time.monotonic()
-    seconds_before = progress.training_seconds
 
     def may_train() -> bool:
         return flow.may_train(ledger.collected, ledger.trained)
@@ -79,11 +100,11 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     def there_is_work() -> bool:
         return may_train() or epoch_is_over() or ledger.collected > shown_decisions or bool(limit_reached())
 
-    shown_decisions = ledger.collected  # as of the last look at the progress bar
+    shown_decisions = -1  # as of the last round; -1 lets the first round come at once, with what a resume left undone
     if pipeline.slots.version == 0:  # unless a resumed serial run has brought back what its collector acts with
         publisher.publish(learner.num_updates)
-    source.limit_collection(flow.collection_limit(ledger.trained))
     source.start()
+    source.limit_collection(flow.collection_limit(ledger.trained))
 
     while True:
         # Sleep (or, in serial mode, play) until there is something to do or to show.
@@ -92,7 +113,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         source.wait_for_work(there_is_work, remaining)
         reporter.add_wait(time.perf_counter() - waited_since)
         if reason := ledger.stop_reason or limit_reached():
-            break
+            return reason
 
         # One round: sample calls, micro-batches, optimizer steps. Sampling happens one batch ahead in its own thread.
         if may_train():
@@ -100,6 +121,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
             source.limit_collection(flow.collection_limit(ledger.trained))
 
         # Epochs are counted in finished episodes, so they also pass while replay is still warming up.
+        save_is_due = False
         while epoch_is_over() and progress.epoch < limits.epochs:
             progress.epoch += 1
             episodes = ledger.take_episodes(settings.episodes_per_epoch)
@@ -109,10 +131,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
             reporter.epoch(pipeline, episodes)
             if improved:
                 _export(pipeline, run, best=True)
-            if progress.epoch % settings.checkpoint_epochs == 0:
-                progress.training_seconds = seconds_before + time.monotonic() - begun
-                pipeline.save(store)
-                _export(pipeline, run, best=False)
+            save_is_due |= progress.epoch % settings.checkpoint_epochs == 0
             if settings.cache_clear_epochs and progress.epoch % settings.cache_clear_epochs == 0:
                 torch.cuda.empty_cache()  # does nothing without a GPU
 
@@ -120,15 +139,12 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         if publish_is_due():
             publisher.publish(learner.num_updates)
             progress.published_epoch, progress.published_decisions = progress.epoch, ledger.collected
+
+        # A checkpoint comes last, so that a resume begins where a round would.
+        if save_is_due:
+            save()
         shown_decisions = ledger.collected
         reporter.progress(pipeline, limits.share(progress.epoch, shown_decisions, time.monotonic() - begun))
-
-    progress.training_seconds = seconds_before + time.monotonic() - begun
-    pipeline.stop()
-    pipeline.save(store)
-    _export(pipeline, run, best=False)
-    minutes = progress.training_seconds / 60
-    return Outcome(reason, ledger.collected, progress.epoch, minutes, progress.best_distance, ledger.failure)
 
 
 def _note_episodes(pipeline: Pipeline, distances: list[int]) -> bool:

@@ -1,7 +1,7 @@
 """What the learner tells its collectors, in shared memory: stop, the run's progress, and how far each may go.
 
-Written by the learner process alone, read by collectors between ticks. Each entry is one aligned 8-byte word, so a read
-is never torn; a stale read only delays an effect by a tick.
+At first a collector may not go at all. Written by the learner process alone, read by collectors between ticks. Each
+entry is one aligned 8-byte word, so a read is never torn; a stale read only delays an effect by a tick.
 """
 
 from multiprocessing.context import SpawnContext
@@ -20,7 +20,6 @@ class Control:
         self._stop = SharedArray(context, np.int64, (1,))
         self._decisions = SharedArray(context, np.int64, (1,))
         self._granted_decisions = SharedArray(context, np.int64, (num_collectors,))
-        self._granted_decisions.array[:] = UNLIMITED
 
     @property
     def stop(self) -> bool:

@@ -7,6 +7,7 @@ End-of-file is the death notice: the last holder of the other end is gone.
 """
 
 import os
+import time
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 
@@ -45,9 +46,11 @@ class Listener:
         """For `multiprocessing.connection.wait`: one call waits on many doorbells."""
         return self._connection.fileno()
 
-    def wait(self, timeout_seconds: float | None = None) -> None:
-        """Sleep until somebody rings, the other end dies, or the time is over."""
+    def wait(self, timeout_seconds: float | None = None) -> float:
+        """Sleep until somebody rings, the other end dies, or the time is over; how long that took, in seconds."""
+        begun = time.perf_counter()
         wait([self._connection], timeout_seconds)
+        return time.perf_counter() - begun
 
     def answer(self) -> bool:
         """Take all waiting rings; whether there were any. PeerGoneError at end-of-file."""

@@ -6,7 +6,6 @@ it out and then counts it in `tail`. Each counter has one writer, and a doorbell
 counter (see `doorbell.py`). A chunk carries a sequence number; a gap tells the reader that something was dropped.
 """
 
-import time
 from enum import IntEnum
 from multiprocessing.context import SpawnContext
 from typing import Literal, NamedTuple
@@ -44,11 +43,10 @@ class CollectorStat(IntEnum):
 
     DECISIONS_WRITTEN = 0
     DECISIONS_DROPPED = 1
-    CHUNKS_WRITTEN = 2
-    RING_WAIT_SECONDS = 3  # the ring was full
-    THROTTLE_SECONDS = 4  # the replay ratio said to wait
-    WEIGHTS_VERSION = 5
-    RUNNING_SECONDS = 6  # since the first chunk
+    RING_WAIT_SECONDS = 2  # the ring was full
+    THROTTLE_SECONDS = 3  # the replay ratio said to wait
+    WEIGHTS_VERSION = 4
+    RUNNING_SECONDS = 5  # since the first chunk
 
 
 class Chunk(NamedTuple):
@@ -173,10 +171,3 @@ def create_ring(context: SpawnContext, shape: RingShape) -> tuple[RingWriter, Ri
     filled_ringer, filled_listener = create_doorbell(context)
     freed_ringer, freed_listener = create_doorbell(context)
     return RingWriter(memory, filled_ringer, freed_listener), RingReader(memory, filled_listener, freed_ringer)
-
-
-def wait_timed(listener: Listener, timeout_seconds: float | None) -> float:
-    """Wait on a doorbell; how long it took, in seconds."""
-    begun = time.perf_counter()
-    listener.wait(timeout_seconds)
-    return time.perf_counter() - begun

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from mario_rl.channels.control import Control
-from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull, wait_timed
+from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.exploration import EpsilonLadder, exploration_probabilities
 from mario_rl.environment.actions import ACTION_SETS
@@ -145,10 +145,10 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
         stats[CollectorStat.WEIGHTS_VERSION] = collector.weights_version
         writer.answer()
         while not control.stop and stats[CollectorStat.DECISIONS_WRITTEN] >= control.granted_decisions(setup.number):
-            stats[CollectorStat.THROTTLE_SECONDS] += wait_timed(writer.freed, None)
+            stats[CollectorStat.THROTTLE_SECONDS] += writer.freed.wait()
             writer.answer()
         while not control.stop and writer.is_full and spare is None:
-            stats[CollectorStat.RING_WAIT_SECONDS] += wait_timed(writer.freed, None)
+            stats[CollectorStat.RING_WAIT_SECONDS] += writer.freed.wait()
             writer.answer()
         if control.stop:
             return
@@ -162,7 +162,6 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
             writer.skip()
         else:
             stats[CollectorStat.DECISIONS_WRITTEN] += decisions
-            stats[CollectorStat.CHUNKS_WRITTEN] += 1
             writer.publish()
 
 

@@ -18,7 +18,7 @@ class EpsilonLadder:
     def epsilons(self, decisions: int) -> npt.NDArray[np.float64]:
         """All epsilons after so many decisions of the whole run."""  # [streams]
         remaining = max(0.0, 1.0 - decisions / self._decay_decisions)
-        result: npt.NDArray[np.float64] = np.maximum(self._final, self._final + (1.0 - self._final) * remaining)
+        result: npt.NDArray[np.float64] = self._final + (1.0 - self._final) * remaining
         return result
 
 

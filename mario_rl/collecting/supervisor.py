@@ -1,13 +1,14 @@
 """Starting and stopping collector processes. Runs in the learner process.
 
-A child is started by spawn, with one OpenMP thread, and with SIGINT blocked: Ctrl-C reaches the whole foreground
-group, and it is the parent's business to save and to stop its children. Death is noticed by
-end-of-file on the ring's doorbell.
+A child is started by spawn, with one OpenMP thread, and with the stop signals blocked: Ctrl-C, a service manager's
+SIGTERM and a closed terminal's SIGHUP reach the whole group, and it is the parent's business to save and to stop its
+children. Death is noticed by end-of-file on the ring's doorbell, in both directions.
 """
 
 import contextlib
 import os
 import signal
+import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
@@ -24,6 +25,7 @@ from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup, collect_until_stopped
 
 STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -99,8 +101,9 @@ class Supervisor:
         for reader in self.readers:
             with contextlib.suppress(PeerGoneError):
                 reader.wake_writer()
+        deadline = time.monotonic() + STOP_SECONDS  # for all of them together
         for process in self._processes:
-            process.join(STOP_SECONDS)
+            process.join(max(0.0, deadline - time.monotonic()))
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -123,9 +126,9 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _signals_for_children() -> Iterator[None]:
-    """Children inherit the signal mask: block SIGINT while they are started; ours is delivered afterwards."""
-    resource_tracker.ensure_running()  # the first spawn would start it, and it *unblocks* SIGINT when it is done
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Children inherit the signal mask: block the stop signals while they start; ours are delivered afterwards."""
+    resource_tracker.ensure_running()  # the first spawn would start it, and it *unblocks* signals when it is done
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         yield
     finally:

@@ -143,7 +143,8 @@ class ConsolidationThread:
         deadline: float | None = None
         next_figures = time.monotonic() + self._figures_interval_seconds
         while not self._ending:
-            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wake_at = next_figures if deadline is None else min(deadline, next_figures)
+            timeout = max(0.0, wake_at - time.monotonic())
             wait([self._stop_listener.fileno(), *(reader.filled.fileno() for reader in alive.values())], timeout)
             if self._stop_listener.answer() and not self._ending:
                 self._ledger.request_stop(self.stop_reason)

@@ -43,8 +43,25 @@ class FlowControl:
 
     def state(self) -> dict[str, Any]:
         """For checkpoints."""
-        return {"begin_collected": self.begin_collected, "begin_trained": self.begin_trained}
+        return {
+            "replay_ratio": self.replay_ratio,
+            "begin_collected": self.begin_collected,
+            "begin_trained": self.begin_trained,
+        }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
+    def load_state(self, state: dict[str, Any], collected: int, trained: int) -> None:
+        """From a checkpoint. A ratio that was changed counts from now on, or somebody would have to catch up first."""
         self.begin_collected, self.begin_trained = state["begin_collected"], state["begin_trained"]
+        if state["replay_ratio"] != self.replay_ratio and collected >= self.begin_collected:
+            self.begin_collected, self.begin_trained = collected, trained
+
+
+def share_out(limit: int | None, written: list[int], written_before: int) -> list[int | None]:
+    """How far each collector may go, so that all together stay within `limit`; None: as far as it likes.
+
+    `written` is what each has written in this session, `written_before` what all wrote in earlier ones.
+    """
+    if limit is None:
+        return [None] * len(written)
+    left = max(0, limit - written_before - sum(written))
+    return [mine + left // len(written) for mine in written]

@@ -51,7 +51,6 @@ class LearnerFigures(NamedTuple):
     td_error: float
     q_value: float
     gradient_norm: float
-    num_micro_batches: int
 
 
 class Learner:
@@ -64,6 +63,10 @@ class Learner:
         self.online = QNetwork(shape).to(device).train()
         self.target = copy.deepcopy(self.online).eval().requires_grad_(False)
         self._online_eval = eval_twin(self.online)
+        # Gradients have memory of their own from the start. Otherwise the first backward of a CUDA graph lends them its
+        # own, which the next micro-batch overwrites.
+        for parameter in self.online.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         self.optimizer = torch.optim.Adam(
             self.online.parameters(), lr=rules.learning_rate, eps=rules.adam_epsilon, fused=True
         )
@@ -71,6 +74,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(device.type, enabled=execution.autocast_dtype is torch.float16)
         self.num_updates = 0
         self._loss_function = self._build_loss()
+        self._compiles = False  # not known yet
         self._transfer = _Transfer(rules.batch_size * rules.steps_per_sample, rules.batch_size, device)
         self._sums = torch.zeros(3, device=device)  # loss, TD error, Q
         self._gradient_norm_sum = torch.zeros((), device=device)
@@ -83,20 +87,41 @@ class Learner:
         for micro_batch_number in range(rules.micro_batches_per_round):
             part = micro_batch_number % rules.steps_per_sample
             if part == 0:
-                self._transfer.load(next_sample())
+                self._transfer.load(next_sample)
             batch = self._transfer.micro_batch(part)
-            with torch.autocast(
-                self._execution.device.type,
-                self._execution.autocast_dtype,
-                enabled=self._execution.autocast_dtype is not None,
-            ):
-                figures = self._loss_function(batch)
-            self.scaler.scale(figures.loss / rules.accumulation_steps).backward()  # type: ignore[no-untyped-call]
+            figures = self._add_gradients(batch) if self._compiles else self._try_compiled(batch)
             self._sums += torch.stack((figures.loss.detach(), figures.td_error, figures.q_value))
             self._num_micro_batches += 1
             if (micro_batch_number + 1) % rules.accumulation_steps == 0:
                 self._step()
         return rules.micro_batches_per_round * rules.batch_size
+
+    def _add_gradients(self, batch: MicroBatch) -> LossFigures:
+        """Forward and backward of one micro-batch."""
+        dtype = self._execution.autocast_dtype
+        if self._execution.compile_mode is not None:
+            # With CUDA graphs an output lives only until the next step begins; by then ours are used or copied.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        with torch.autocast(self._execution.device.type, dtype, enabled=dtype is not None):
+            figures = self._loss_function(batch)
+        self.scaler.scale(figures.loss / self.rules.accumulation_steps).backward()  # type: ignore[no-untyped-call]
+        return figures
+
+    def _try_compiled(self, batch: MicroBatch) -> LossFigures:
+        """The very first micro-batch: forward and backward are compiled here, or given up for good."""
+        self._compiles = True
+        try:
+            return self._add_gradients(batch)
+        except Exception as error:  # torch wraps a missing compiler, header or driver in many types
+            if self._execution.compile_mode is None:
+                raise
+            reason = str(error).strip().splitlines()
+            reason_line = reason[0] if reason else type(error).__name__
+            logger.warning("torch.compile failed (%s); going on without it.", reason_line)
+            self._execution = self._execution._replace(compile_mode=None)
+            self._loss_function = self._build_loss()
+            self.optimizer.zero_grad(set_to_none=False)
+            return self._add_gradients(batch)
 
     def _step(self) -> None:
         self.scaler.unscale_(self.optimizer)
@@ -105,7 +130,7 @@ class Learner:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=False)  # the gradients' memory stays where it is
         self.num_updates += 1
-        self._gradient_norm_sum += norm
+        self._gradient_norm_sum += torch.nan_to_num(norm, 0.0, 0.0)  # GradScaler skips an overflow now and then
         self._num_summed_updates += 1
         if self.rules.target_update == "soft":
             self._follow_softly()
@@ -133,7 +158,7 @@ class Learner:
             return None
         loss, td_error, q_value = (self._sums / self._num_micro_batches).tolist()
         norm = float(self._gradient_norm_sum) / max(1, self._num_summed_updates)
-        figures = LearnerFigures(loss, td_error, q_value, norm, self._num_micro_batches)
+        figures = LearnerFigures(loss, td_error, q_value, norm)
         self._sums.zero_()
         self._gradient_norm_sum.zero_()
         self._num_micro_batches = self._num_summed_updates = 0
@@ -182,40 +207,9 @@ class Learner:
         def loss(batch: MicroBatch) -> LossFigures:
             return double_q_loss(online, online_eval, target, batch)
 
-        if self._execution.compile_mode is None:
-            return loss
-        return _CompiledLoss(loss, self._execution.compile_mode)
-
-
-class _CompiledLoss:
-    """The loss, compiled as a whole; plain from the first time that compiling fails.
-
-    With CUDA graphs an output lives only until the next call, so the step's begin is marked, and the caller has used
-    or copied all outputs by then. Only the function is compiled: modules and their state_dict stay as they are.
-    """
-
-    def __init__(self, loss: Callable[[MicroBatch], LossFigures], mode: str) -> None:
-        self._plain = loss
-        self._compiled: Callable[[MicroBatch], LossFigures] | None = torch.compile(loss, mode=mode)
-        self._has_worked = False
-
-    def __call__(self, batch: MicroBatch) -> LossFigures:
-        if self._compiled is None:
-            return self._plain(batch)
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        try:
-            figures = self._compiled(batch)
-        except Exception as error:  # torch wraps a missing compiler, header or driver in many types
-            if self._has_worked:
-                raise
-            reason = str(error).strip().splitlines()
-            logger.warning(
-                "torch.compile failed (%s); going on without it.", reason[0] if reason else type(error).__name__
-            )
-            self._compiled = None
-            return self._plain(batch)
-        self._has_worked = True
-        return figures
+        # Only the function is compiled: the modules, and so their state_dict, stay as they are.
+        mode = self._execution.compile_mode
+        return loss if mode is None else torch.compile(loss, mode=mode)
 
 
 class _Transfer:
@@ -223,25 +217,24 @@ class _Transfer:
 
     def __init__(self, sample_size: int, batch_size: int, device: torch.device) -> None:
         self._batch_size = batch_size
-        self._device = device
         # On a CPU the sample is used where it lies; a GPU has a copy of its own.
         self._copy = None if device.type == "cpu" else tuple(t.to(device) for t in SampleBuffer(sample_size).tensors())
+        self._copied = None if device.type == "cpu" else torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._source: tuple[Tensor, ...] = ()
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
         self._states, self._next_states = (
             torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
         )
 
-    def load(self, sample: SampleBuffer) -> None:
-        """Take a new sample call; its memory is not refilled before the next one is asked for."""
-        if self._copy is None:
-            self._source = sample.tensors()
+    def load(self, next_sample: Callable[[], SampleBuffer]) -> None:
+        """Take a new sample call. Asking for it allows the sampler to refill the one before."""
+        if self._copy is None or self._copied is None:
+            self._source = next_sample().tensors()
             return
-        for mine, theirs in zip(self._copy, sample.tensors(), strict=True):
-            mine.copy_(theirs, non_blocking=True)  # theirs is pinned
-        # The sampler will refill `sample` while we train, so the copies must be done by then. Training that was queued
-        # before them is waited for as well: one short stall a sample call, in exchange for a single stream.
-        torch.cuda.current_stream(self._device).synchronize()
+        self._copied.synchronize()  # the last copies have left the pinned memory that may be refilled now
+        for mine, theirs in zip(self._copy, next_sample().tensors(), strict=True):
+            mine.copy_(theirs, non_blocking=True)
+        self._copied.record()
         self._source = self._copy
 
     def micro_batch(self, part: int) -> MicroBatch:

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from typing import NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,9 @@ class WeightPublisher:
             for name, tensor in network.state_dict().items()
         }
         self._published_updates = -1
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[torch.cuda.Event | Literal["cpu", "end"]] = queue.SimpleQueue()
         self._snapshot_free = threading.Semaphore(1)
+        self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         if not inline:
             self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
@@ -43,16 +44,18 @@ class WeightPublisher:
             return False
         self._published_updates = num_updates
         self._snapshot_free.acquire()  # waits only while the thread still copies the publication before
+        if self._error is not None:
+            raise self._error
         for name, tensor in self._network.state_dict().items():
             self._snapshot[name].copy_(tensor, non_blocking=self._pinned)
-        copied = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
-        if copied is not None:
-            copied.record()
-        request = _Request(copied)
         if self._thread is None:
-            self._bring(request)
+            self._bring("cpu")
+        elif self._pinned:
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+            self._requests.put(copied)
         else:
-            self._requests.put(request)
+            self._requests.put("cpu")
         return True
 
     def republish(self, state: dict[str, Tensor]) -> None:
@@ -64,22 +67,22 @@ class WeightPublisher:
     def close(self) -> None:
         """Finish what was begun and stop the thread."""
         if self._thread is not None:
-            self._requests.put(None)
+            self._requests.put("end")
             self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
-        while (request := self._requests.get()) is not None:
-            self._bring(request)
+        while (request := self._requests.get()) != "end":
+            try:
+                self._bring(request)
+            except BaseException as error:  # raised again in the main loop, at the next publication
+                self._error = error
 
-    def _bring(self, request: "_Request") -> None:
-        if request.copied is not None:
-            request.copied.synchronize()
-        self._slots.publish(self._snapshot)
-        self._snapshot_free.release()
-
-
-class _Request(NamedTuple):
-    """A snapshot to publish."""
-
-    copied: torch.cuda.Event | None  # reached when the GPU has filled the snapshot
+    def _bring(self, copied: "torch.cuda.Event | Literal['cpu', 'end']") -> None:
+        """Move the snapshot to shared memory, once the GPU has filled it."""
+        try:
+            if not isinstance(copied, str):
+                copied.synchronize()
+            self._slots.publish(self._snapshot)
+        finally:
+            self._snapshot_free.release()

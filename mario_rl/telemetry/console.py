@@ -1,5 +1,6 @@
 """What the user sees: plain lines, and on a terminal a progress bar below them."""
 
+import os
 import sys
 from types import TracebackType
 from typing import NamedTuple
@@ -67,11 +68,14 @@ class Console:
             self._progress.stop()
 
     def line(self, text: str) -> None:
-        """Print a line."""
-        if self._progress is not None:
-            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text, flush=True)
+        """Print a line. A reader that has gone away (`| head`) is no reason to stop training."""
+        try:
+            if self._progress is not None:
+                self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(text, flush=True)
+        except BrokenPipeError:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (stays open until the end)
 
     def progress(self, share: float, description: str) -> None:
         """Move the bar; without a terminal, nothing."""

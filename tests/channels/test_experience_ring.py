@@ -92,7 +92,7 @@ def write_chunks(writer, num_chunks):
             writer.freed.wait()
             writer.answer()
         fill(writer.free_slot(), number, SHAPE)
-        writer.memory.stats.array[CollectorStat.CHUNKS_WRITTEN] = number + 1
+        writer.memory.stats.array[CollectorStat.DECISIONS_WRITTEN] = number + 1
         writer.publish()
     writer.close()
 
@@ -140,7 +140,7 @@ def test_chunks_of_a_child_arrive_intact_and_in_order_although_the_reader_is_slo
             with contextlib.suppress(PeerGoneError):  # it may have ended: its last chunks still lie here
                 reader.wake_writer()
         assert read_until_gone(reader) == []
-        assert reader.stats[CollectorStat.CHUNKS_WRITTEN] == num_chunks
+        assert reader.stats[CollectorStat.DECISIONS_WRITTEN] == num_chunks
 
 
 def test_a_full_ring_is_full_until_the_reader_releases_a_slot_and_rings():

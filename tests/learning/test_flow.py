@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mario_rl.learning.flow import FlowControl
+from mario_rl.learning.flow import FlowControl, share_out
 
 
 def test_nothing_is_trained_before_the_warm_up():
@@ -35,6 +35,24 @@ def test_an_empty_replay_is_warmed_up_again_without_owing_updates():
     assert flow.collection_limit(9_000) == 5_150
 
 
+def test_what_is_left_is_shared_equally_and_earlier_sessions_count():
+    assert share_out(1_100, [30, 10], written_before=1_000) == [60, 40]
+    assert share_out(1_100, [70, 60], written_before=1_000) == [70, 60]  # too far already: nobody moves
+    assert share_out(None, [70, 60], written_before=1_000) == [None, None]
+
+
+def test_a_ratio_that_was_changed_counts_from_the_resume_on():
+    before = FlowControl(replay_ratio=8.0, warmup=100, slack=50)
+    lower, higher = FlowControl(4.0, 100, 50), FlowControl(16.0, 100, 50)
+    for resumed in (lower, higher):
+        resumed.load_state(before.state(), collected=10_100, trained=80_000)
+        assert resumed.may_train(10_100, 80_000)
+        assert resumed.collection_limit(80_000) == 10_150
+    same = FlowControl(8.0, 100, 50)
+    same.load_state(before.state(), collected=10_100, trained=79_000)
+    assert same.begin_collected == 100
+
+
 @given(
     ratio=st.floats(0.1, 50),
     warmup=st.integers(1, 500),
@@ -50,9 +68,7 @@ def test_both_sides_never_wait_for_each_other(ratio, warmup, chunk, num_collecto
     committed = trained = 0
     written = [0] * num_collectors
     for _ in range(300):
-        limit = flow.collection_limit(trained)
-        left = max(0, limit - sum(written))
-        granted = [mine + left // num_collectors for mine in written]
+        granted = share_out(flow.collection_limit(trained), written, written_before=0)
         moved = False
         for collector in range(num_collectors):
             if written[collector] < granted[collector]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mario_rl.environment.actions import DOWN, LEFT, RIGHT, A, B
-from mario_rl.environment.game import MarioGame
+from mario_rl.environment.game import CHANGE_AREA_TIMER, PLAYER_STATE, MarioGame
 
 # Decisions of four frames that clear 1-1: run so many, jump so many, run, jump, ... always to the right.
 RUN_AND_JUMP = (
@@ -134,6 +134,16 @@ def test_1_1_is_equal_to_the_original_until_the_flag_and_beyond():
 def test_other_levels_are_equal_to_the_original(level):
     game, original = MarioGame(*level), _original(*level)
     _compare(original, game, _random_buttons(500, seed=sum(level)))
+    game.close()
+    original.close()
+
+
+@pytest.mark.parametrize(("address", "value"), [(PLAYER_STATE, 0x03), (CHANGE_AREA_TIMER, 90)])
+def test_cut_scenes_are_skipped_as_in_the_original(address, value):
+    game, original = MarioGame(1, 1), _original(1, 1)
+    _compare(original, game, [RIGHT] * 20)
+    game._ram[address] = original.ram[address] = value  # Mario goes down a pipe; an area is being changed
+    _compare(original, game, _random_buttons(150, seed=3))
     game.close()
     original.close()
 

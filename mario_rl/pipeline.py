@@ -1,6 +1,5 @@
 """Builds and connects everything, in one function; and saves and restores the whole of it. Learner process only."""
 
-import logging
 import multiprocessing
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +27,6 @@ from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 from mario_rl.sources import ParallelSource, SerialSource
 from mario_rl.telemetry.console import Console, processor_line
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -122,26 +119,26 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     context = multiprocessing.get_context("spawn")
 
     task = TaskRules(
-        s.world,
-        s.stage,
-        s.actions,
-        s.frame_skip,
-        s.noop_start_max_frames,
-        s.no_progress_decisions,
-        s.reward_scale,
-        s.flag_bonus,
+        world=s.world,
+        stage=s.stage,
+        actions=s.actions,
+        frame_skip=s.frame_skip,
+        noop_start_max_frames=s.noop_start_max_frames,
+        no_progress_decisions=s.no_progress_decisions,
+        reward_scale=s.reward_scale,
+        flag_bonus=s.flag_bonus,
     )
     shape = NetworkShape(s.network_channels, s.hidden_units, len(ACTION_SETS[s.actions]))
     rules = LearningRules(
-        s.batch_size,
-        s.gradient_accumulation_steps,
-        s.training_steps_per_sample,
-        s.learning_rate,
-        s.adam_epsilon,
-        s.max_gradient_norm,
-        s.target_update,
-        s.target_update_interval,
-        s.target_tau,
+        batch_size=s.batch_size,
+        accumulation_steps=s.gradient_accumulation_steps,
+        steps_per_sample=s.training_steps_per_sample,
+        learning_rate=s.learning_rate,
+        adam_epsilon=s.adam_epsilon,
+        max_gradient_norm=s.max_gradient_norm,
+        target_update=s.target_update,
+        target_update_interval=s.target_update_interval,
+        target_tau=s.target_tau,
     )
     execution = Execution(plan.device, plan.autocast_dtype, plan.compile_mode, plan.num_gpus)
     learner = Learner(shape, rules, execution)
@@ -165,15 +162,15 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     ladder = EpsilonLadder(num_streams, s.epsilon_ladder_low, s.epsilon_ladder_high, s.epsilon_decay_decisions)
     setups = [
         CollectorSetup(
-            number,
-            s.envs_per_process,
-            s.chunk_decisions,
-            task,
-            shape,
-            ladder,
-            s.explore_right_probability,
-            s.when_ring_full,
-            collector_seeds[number],
+            number=number,
+            num_envs=s.envs_per_process,
+            chunk_decisions=s.chunk_decisions,
+            task=task,
+            network=shape,
+            ladder=ladder,
+            explore_right_probability=s.explore_right_probability,
+            when_full=s.when_ring_full,
+            seed=collector_seeds[number],
         )
         for number in range(num_collectors)
     ]
@@ -198,5 +195,17 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
             s.processor_log_seconds,
         )
     return Pipeline(
-        s, shape, replay, sampler, samples, learner, ledger, flow, publisher, slots, source, ladder, Progress()
+        settings=s,
+        network_shape=shape,
+        replay=replay,
+        sampler=sampler,
+        samples=samples,
+        learner=learner,
+        ledger=ledger,
+        flow=flow,
+        publisher=publisher,
+        slots=slots,
+        source=source,
+        ladder=ladder,
+        progress=Progress(),
     )

@@ -22,8 +22,10 @@ class StopSignals:
 
     def install(self) -> None:
         """Handle them from now on."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._handle)
+        signal.signal(signal.SIGINT, self._handle)
+        signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants the run to outlive its terminal
+            signal.signal(signal.SIGHUP, self._handle)
 
     def begin(self, request_stop: Callable[[str], None], kill: Callable[[], None]) -> None:
         """From now on there is something to save. Both functions are called from the signal handler."""

@@ -115,15 +115,14 @@ def test_exported_weights_start_another_run(finished_project):
     assert "Traceback" not in stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_training_saves_and_leaves_nothing_behind(project, number):
     segments_before = _segments()
     process = start(command(project))
     _wait_for(process, "Loss: 0.")
     children = _children(process)
     assert len([child for child in children if child.is_running()]) >= 2
-    # Ctrl-C reaches the whole foreground group; a plain SIGTERM only the parent.
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    os.killpg(process.pid, number)  # Ctrl-C, a service manager and a closed terminal all signal the whole group
     code, stdout, stderr = finish(process, timeout_seconds=30)
     assert code == 128 + number
     assert "Traceback" not in stderr

@@ -1,5 +1,7 @@
 """Drawing a batch: our streams of single frames against Stable-Baselines3's ReplayBuffer with its default settings."""
 
+import contextlib
+import io
 import time
 from typing import Any
 
@@ -71,8 +73,9 @@ def _bytes_of_ours(sampler: UniformSampler) -> int:
 
 def _their_buffer() -> Any:
     try:
-        from gymnasium import spaces
-        from stable_baselines3.common.buffers import ReplayBuffer
+        with contextlib.redirect_stderr(io.StringIO()):  # it imports gym, whose notice tells a user nothing
+            from gymnasium import spaces
+            from stable_baselines3.common.buffers import ReplayBuffer
     except ImportError:
         raise MissingPackageError("stable-baselines3 is not installed: pip install -r requirements-bench.txt") from None
     buffer = ReplayBuffer(

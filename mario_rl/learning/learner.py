@@ -74,7 +74,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(device.type, enabled=execution.autocast_dtype is torch.float16)
         self.num_updates = 0
         self._loss_function = self._build_loss()
-        self._compiles = False  # not known yet
+        self._has_begun = False
         self._transfer = _Transfer(rules.batch_size * rules.steps_per_sample, rules.batch_size, device)
         self._sums = torch.zeros(3, device=device)  # loss, TD error, Q
         self._gradient_norm_sum = torch.zeros((), device=device)
@@ -89,7 +89,7 @@ class Learner:
             if part == 0:
                 self._transfer.load(next_sample)
             batch = self._transfer.micro_batch(part)
-            figures = self._add_gradients(batch) if self._compiles else self._try_compiled(batch)
+            figures = self._add_gradients(batch) if self._has_begun else self._begin_gradients(batch)
             self._sums += torch.stack((figures.loss.detach(), figures.td_error, figures.q_value))
             self._num_micro_batches += 1
             if (micro_batch_number + 1) % rules.accumulation_steps == 0:
@@ -107,9 +107,9 @@ class Learner:
         self.scaler.scale(figures.loss / self.rules.accumulation_steps).backward()  # type: ignore[no-untyped-call]
         return figures
 
-    def _try_compiled(self, batch: MicroBatch) -> LossFigures:
+    def _begin_gradients(self, batch: MicroBatch) -> LossFigures:
         """The very first micro-batch: forward and backward are compiled here, or given up for good."""
-        self._compiles = True
+        self._has_begun = True
         try:
             return self._add_gradients(batch)
         except Exception as error:  # torch wraps a missing compiler, header or driver in many types

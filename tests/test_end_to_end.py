@@ -106,16 +106,19 @@ def test_resume_goes_on_where_the_run_stopped_and_extends_a_finished_one(finishe
     assert "replay starts empty" not in stdout
 
 
-def test_exported_weights_start_another_run(finished_project):
+def test_exported_weights_start_another_run_here_a_serial_one(finished_project):
     (model,) = (finished_project / "models").glob("*-newest.safetensors")
-    assert run(command(finished_project, "--epochs", "1", "--init", str(model)))[0] == 0
+    arguments = ["--serial", "--epochs", "1", "--init", str(model)]
+    code, stdout, stderr = run(command(finished_project, *arguments, LEARNER_THREADS=1))
+    assert code == 0, stderr
+    assert "1 collector with 2 emulators inside this process" in stdout
     code, _, stderr = run(command(finished_project, "--epochs", "1", "--init", str(model), HIDDEN_UNITS=32))
     assert code == 2
     assert "HIDDEN_UNITS" in stderr
     assert "Traceback" not in stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)])
 def test_a_signal_during_training_saves_and_leaves_nothing_behind(project, number):
     segments_before = _segments()
     process = start(command(project))
@@ -178,6 +181,7 @@ def test_a_killed_collector_ends_the_run_with_its_name_and_a_checkpoint(project)
     assert _numbers(_only_run(project))["ledger"]["collected"] > 0
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_serial_run(project):
     def lines():
         _, stdout, _ = run(

@@ -62,18 +62,18 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, 
 
 
 def test_a_resumed_run_may_count_its_epochs_otherwise(tmp_path, one_thread):
-    first, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=3, **one_thread), Limits(epochs=2))
-    second, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=1, **one_thread), Limits(epochs=3), resume=True)
-    assert (first.progress.epoch, second.progress.epoch) == (2, 3)
-    assert second.progress.num_episodes == 7
+    first, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=3, **one_thread), Limits(epochs=1))
+    second, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=1, **one_thread), Limits(epochs=2), resume=True)
+    assert (first.progress.epoch, second.progress.epoch) == (1, 2)
+    assert second.progress.num_episodes == 4
 
 
 def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread):
     settings = small_settings(CHECKPOINT_REPLAY=False, **one_thread)
-    first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=200))
+    first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=140))
     updates = first.learner.num_updates
     assert updates > 0
-    second, missing = _train(tmp_path, settings, Limits(epochs=1_000, decisions=400), resume=True)
+    second, missing = _train(tmp_path, settings, Limits(epochs=1_000, decisions=280), resume=True)
     assert any("replay starts empty" in sentence for sentence in missing)
     assert second.learner.num_updates > updates
 

@@ -169,4 +169,6 @@ def test_a_record_that_is_damaged_is_named_in_one_sentence(record, content):
 
 def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    git_commit.cache_clear()
     assert git_commit() == "unknown"
+    git_commit.cache_clear()

@@ -100,7 +100,7 @@ class UniformSampler:
         """Draw candidates and keep those that can be a state."""
         streams, n_step = self._streams, self._n_step
         # Behind a full stream's oldest row the next commit will write: stay clear of it. The claim is read before the
-        # end: an append in between then makes the range too long, which the check after the gather finds, and not empty.
+        # end: an append in between makes the range too long, which the check after the gather finds, but not empty.
         overwritten = streams.claimed_end - streams.length
         end = streams.written_end.copy()
         oldest = np.maximum(streams.first_kept, np.where(overwritten > 0, overwritten + GUARD_ROWS, 0))

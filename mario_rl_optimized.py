@@ -3,6 +3,11 @@
 import sys
 
 if __name__ == "__main__":  # collectors are spawned: they import this file, and must not start a run of their own
+    from mario_rl.stop_signals import StopSignals
+
+    stop = StopSignals()
+    stop.install()  # before anything else: Ctrl-C may come at any moment
+
     from mario_rl.command_line import main
 
-    sys.exit(main())
+    sys.exit(main(stop))

@@ -18,10 +18,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 USER_ERROR = 2
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train. The exit code."""
-    stop = StopSignals()
-    stop.install()
+def main(stop: StopSignals, arguments: list[str] | None = None) -> int:
+    """Train. The exit code. `stop` is installed already."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     options = _parse(arguments)
     try:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from mario_rl import command_line
+from mario_rl.stop_signals import StopSignals
 from tests.small_runs import copy_project
 
 OPTIONS = ("--set", "--epochs", "--minutes", "--decisions", "--resume", "--init", "--seed", "--world", "--stage")
@@ -40,7 +41,7 @@ def main(project, monkeypatch, capsys):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments):
-        code = command_line.main(list(arguments))
+        code = command_line.main(StopSignals(), list(arguments))
         output = capsys.readouterr()
         assert output.out == ""  # the plan is printed only when all is well
         return code, output.err.splitlines()

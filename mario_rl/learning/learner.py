@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -67,9 +68,6 @@ class Learner:
         # own, which the next micro-batch overwrites.
         for parameter in self.online.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        self.optimizer = torch.optim.Adam(
-            self.online.parameters(), lr=rules.learning_rate, eps=rules.adam_epsilon, fused=True
-        )
         # float16 gradients underflow without scaling; bfloat16 and float32 do not.
         self.scaler = torch.amp.GradScaler(device.type, enabled=execution.autocast_dtype is torch.float16)
         self.num_updates = 0
@@ -80,6 +78,13 @@ class Learner:
         self._gradient_norm_sum = torch.zeros((), device=device)
         self._num_micro_batches = 0
         self._num_summed_updates = 0
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Adam:
+        """Adam. Made when first used: torch imports its compiler for it, 2 s in which collectors can start already."""
+        return torch.optim.Adam(
+            self.online.parameters(), lr=self.rules.learning_rate, eps=self.rules.adam_epsilon, fused=True
+        )
 
     def train(self, next_sample: Callable[[], SampleBuffer]) -> int:
         """One round: draw, accumulate, step. The number of experiences trained on."""

@@ -146,7 +146,7 @@ def test_a_signal_before_training_ends_quietly(project):
 
 
 def test_a_second_signal_ends_at_once(project):
-    process = start(command(project))
+    process = start(command(project, NUM_PROCESSES=1))
     _wait_for(process, "[MAIN]")
     children = _children(process)
     # With its collectors frozen the run cannot stop politely within our patience.
@@ -162,7 +162,7 @@ def test_a_second_signal_ends_at_once(project):
 
 def test_collectors_end_when_the_learner_is_killed(project):
     segments_before = _segments()
-    process = start(command(project))
+    process = start(command(project, NUM_PROCESSES=1))
     _wait_for(process, "[MAIN]")
     children = _children(process)
     process.kill()

@@ -48,7 +48,7 @@ GAMMA = 0.95  # looks about 20 decisions ahead, 1.3 s: as far as a jump
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
-TARGET_TAU = 0.005
+TARGET_TAU = 0.005  # soft: half of the way after 140 updates
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
 
@@ -84,7 +84,7 @@ _COLLECTORS = max(1, min(round(0.55 * _CORES), 16))
 
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # a quarter of the arithmetic: 1,500 instead of 400 samples/s on a core
-    "HIDDEN_UNITS": 256,
+    "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
     "BATCH_SIZE": 128,  # larger batches are no faster a sample on a CPU, only rarer updates
     "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 128 samples, 6,400 decisions
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit
@@ -93,7 +93,7 @@ CPU_OVERRIDES = {
     "CHUNK_DECISIONS": 16,  # 8 x 16 = 128 experiences, about one second of play on nes-py
     "REP_Q_SIZE": 2_048 * _COLLECTORS,  # 4,096 experiences (29 MB) a ring: half a minute of play
     "EPISODES_PER_EPOCH": 4,  # with the two lines below: a publish at least every 3,000 decisions
-    "MODEL_UPDATE_FREQUENCY": 2,
+    "MODEL_UPDATE_FREQUENCY": 2,  # 8 episodes: some 1,200 decisions of a beginner, 2,800 of one who clears the level
     # What is on its way (a commit, a chunk of each collector) comes on top, and all of it stays below 3,000.
     "PUBLISH_MAX_DECISIONS": 3_000 - 256 - 128 * _COLLECTORS,
     "EXPERIENCE_BATCH_SIZE": 256,  # half a second's worth would otherwise wait for the timer at every commit

@@ -78,12 +78,12 @@ SEED = 1  # everything random derives from it
 
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-# A core plays 130 decisions/s (nes-py) or trains on 1,500 samples/s: at REPLAY_RATIO 8 that is 0.7 cores of learning
+# A core plays 130 decisions/s (nes-py) or trains on 1,400 samples/s: at REPLAY_RATIO 8 that is 0.7 cores of learning
 # for one of playing. The learner gets what the collectors leave.
 _COLLECTORS = max(1, min(round(0.55 * _CORES), 16))
 
 CPU_OVERRIDES = {
-    "NETWORK_CHANNELS": (16, 32, 32),  # a quarter of the arithmetic: 1,500 instead of 400 samples/s on a core
+    "NETWORK_CHANNELS": (16, 32, 32),  # 1,400 instead of 560 samples/s on a core (docs/benchmarks.md)
     "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
     "BATCH_SIZE": 128,  # larger batches are no faster a sample on a CPU, only rarer updates
     "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 128 samples, 6,400 decisions

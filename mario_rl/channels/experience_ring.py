@@ -46,7 +46,7 @@ class CollectorStat(IntEnum):
     RING_WAIT_SECONDS = 2  # the ring was full
     THROTTLE_SECONDS = 3  # the replay ratio said to wait
     WEIGHTS_VERSION = 4
-    RUNNING_SECONDS = 5  # since the first chunk
+    RUNNING_SECONDS = 5  # since its emulators were ready, as of the last chunk
 
 
 class Chunk(NamedTuple):

@@ -136,13 +136,11 @@ class Collector:
 
 
 def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: RingWriter, control: Control) -> None:
-    """A collector process's life: take weights, wait for permission and for a slot, fill it, hand it over."""
+    """A collector process's life: wait for permission and for a slot, take weights, fill the slot, hand it over."""
     stats = writer.memory.stats.array
     spare = _private_rows(setup) if setup.when_full == "drop" else None
     begun = time.perf_counter()
     while not control.stop:
-        collector.take_weights()
-        stats[CollectorStat.WEIGHTS_VERSION] = collector.weights_version
         writer.answer()
         while not control.stop and stats[CollectorStat.DECISIONS_WRITTEN] >= control.granted_decisions(setup.number):
             stats[CollectorStat.THROTTLE_SECONDS] += writer.freed.wait()
@@ -152,6 +150,8 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
             writer.answer()
         if control.stop:
             return
+        collector.take_weights()  # after the waiting, which may have been long
+        stats[CollectorStat.WEIGHTS_VERSION] = collector.weights_version
         rows = spare if spare is not None and writer.is_full else writer.free_slot()
         if not collector.collect_chunk(rows):
             return

@@ -112,3 +112,17 @@ def test_on_a_terminal_lines_stay_whole_and_a_bar_is_shown(terminal, monkeypatch
     assert "[bold]not markup[/bold]" in shown
     assert "100%" in shown
     assert "200%" not in shown
+
+
+def test_a_reader_that_has_gone_away_is_no_reason_to_stop(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        console = Console()
+        console.line("nobody reads this")
+        console.line("nor this")
+        assert sys.stdout is not pipe
+        sys.stdout.close()
+        with pytest.raises(BrokenPipeError):
+            pipe.close()  # what was never written goes with it

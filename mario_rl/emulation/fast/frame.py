@@ -1,0 +1,40 @@
+"""One frame: processor and beam side by side for 29,781 cycles, nes-py's step. Compiled.
+
+A picture takes 29,780.5 cycles on average, so the frame's end moves by 1.5 dots a frame from one picture to the next. That is nes-py's
+way (its picture can show parts of two pictures); the remainder is in the state.
+"""
+
+from mario_rl.emulation.fast.beam import DOTS_PER_PICTURE, LENGTH_DECIDED, VBLANK, catch_up
+from mario_rl.emulation.fast.cartridge import Cartridge
+from mario_rl.emulation.fast.compiling import compiled
+from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.processor import interrupt, run_processor
+
+CYCLES_PER_FRAME = 29781
+
+
+@compiled
+def run_frame(console: Console, cartridge: Cartridge, buttons: int, drawing: bool) -> None:
+    """Run one frame with these buttons held, and draw it if asked for."""
+    console.buttons = buttons
+    console.drawing = drawing
+    console.frame_end += CYCLES_PER_FRAME
+    dots = 3 * console.frame_end
+    while console.dot < dots:
+        event = _next_event(console)
+        # An instruction at cycle c sees the dots before 3 * (c + 1): those that begin earlier do not see the event.
+        run_processor(console, cartridge, min(event // 3, console.frame_end))
+        catch_up(console, cartridge, min(event + 1, dots))
+        if console.dot > event == console.picture_start + VBLANK and console.interrupts:
+            interrupt(console, cartridge)
+
+
+@compiled
+def _next_event(console: Console) -> int:
+    """The next dot at which the beam does what the processor cannot foresee."""
+    position = console.dot - console.picture_start
+    if position < LENGTH_DECIDED:
+        return console.picture_start + LENGTH_DECIDED - 1
+    if position <= VBLANK:
+        return console.picture_start + VBLANK
+    return console.picture_start + DOTS_PER_PICTURE + LENGTH_DECIDED - 1

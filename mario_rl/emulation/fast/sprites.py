@@ -1,0 +1,107 @@
+"""Sprites: which of the 64 are on a line, what pixels they have there, and when sprite 0 meets the background. Compiled.
+
+At the end of each line the picture unit chooses up to eight sprites for the next, by their order in memory. We choose
+when the line is drawn, unless the sprites change in between: then `hold_sprites` chooses from the old ones, just before.
+nes-py keeps the choice made at the end of line 239 for line 0 of the next picture (the hardware shows no sprites there),
+and takes their patterns from above their first row. Mario falling into a pit shows it.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from mario_rl.emulation.fast.cartridge import Cartridge
+from mario_rl.emulation.fast.compiling import compiled
+from mario_rl.emulation.fast.console import Console
+
+NUM_SPRITES = 64
+MAX_SPRITES_PER_LINE = 8
+MIRRORED_X, MIRRORED_Y, BEHIND_BACKGROUND = 0x40, 0x80, 0x20
+
+
+@compiled
+def choose_sprites(console: Console, line: int, chosen: npt.NDArray[np.uint8]) -> int:
+    """Write the numbers of the sprites on a line into `chosen`; how many there are."""
+    if line == console.held_line:
+        for k in range(console.num_held):
+            chosen[k] = console.held_sprites[k]
+        return console.num_held
+    if line == 0:
+        line = 240
+    return _sprites_on(console.sprites, console.sprite_address >> 2, line, chosen)
+
+
+@compiled
+def _sprites_on(sprites, first: int, line: int, chosen) -> int:
+    count = 0
+    for sprite in range(first, NUM_SPRITES):
+        row = line - 1 - sprites[sprite * 4]
+        if 0 <= row < 8:
+            chosen[count] = sprite
+            count += 1
+            if count == MAX_SPRITES_PER_LINE:
+                break
+    return count
+
+
+@compiled
+def hold_sprites(console: Console, line: int) -> None:
+    """Before sprites change: keep the choice that was made for this line already."""
+    if console.held_line != line:
+        console.num_held = _sprites_on(
+            console.sprites, console.sprite_address >> 2, line if line > 0 else 240, console.held_sprites
+        )
+        console.held_line = line
+
+
+@compiled
+def sprite_row(console: Console, cartridge: Cartridge, sprite: int, line: int) -> int:
+    """A sprite's eight pixels on a line: high bits in the upper byte, low bits in the lower; leftmost is bit 7."""
+    first_line = (console.sprites[sprite * 4] + 1) & 0xFF
+    attributes = console.sprites[sprite * 4 + 2]
+    row = line - first_line
+    if row < 0:
+        row = -(-row & 7)
+    if attributes & MIRRORED_Y:
+        row ^= 7
+    address = console.sprite_page + console.sprites[sprite * 4 + 1] * 16 + row
+    low = cartridge.patterns[address & 0x1FFF] if address >= 0 else 0
+    high = cartridge.patterns[(address + 8) & 0x1FFF]
+    if attributes & MIRRORED_X:
+        low, high = cartridge.mirrored[low], cartridge.mirrored[high]
+    return 256 * high + low
+
+
+@compiled
+def sprite_zero_x(console: Console, cartridge: Cartridge, line: int, first: int, last: int) -> int:
+    """The first of the pixels [first, last) of a line where sprite 0 covers background, or -1."""
+    left = console.sprites[3]
+    if last <= left or first >= left + 8 or not _is_sprite_zero_on(console, line):
+        return -1
+    row = sprite_row(console, cartridge, 0, line)
+    opaque = row | row >> 8
+    for x in range(max(first, left), min(last, left + 8)):
+        if opaque >> (7 - (x - left)) & 1 and _is_background_opaque(console, cartridge, x - first, first):
+            return x
+    return -1
+
+
+@compiled
+def _is_sprite_zero_on(console: Console, line: int) -> bool:
+    if line == console.held_line:
+        return console.num_held > 0 and console.held_sprites[0] == 0
+    row = (line if line > 0 else 240) - 1 - console.sprites[0]
+    return 0 <= row < 8 and console.sprite_address < 4
+
+
+@compiled
+def _is_background_opaque(console: Console, cartridge: Cartridge, distance: int, x: int) -> bool:
+    """Whether the background has a colour of its own `distance` pixels right of the beam, which is at `x`."""
+    pixel = ((console.fine_x + x) & 7) + distance
+    address = console.video_address
+    column = (address & 0x1F) + (pixel >> 3)
+    address = address & ~0x1F | column & 0x1F
+    if column > 0x1F:
+        address ^= 0x400
+    pattern = console.background_page + 16 * console.video_ram[address & 0x7FF] + (address >> 12 & 7)
+    both = cartridge.patterns[pattern & 0x1FFF] | cartridge.patterns[(pattern + 8) & 0x1FFF]
+    return both >> (7 - (pixel & 7)) & 1 != 0

@@ -1,90 +1,147 @@
-"""nes-py as a bare console: buttons in, RAM and picture out. Runs wherever a game is played (collectors, serial mode).
+"""nes-py behind the Emulator protocol: the reference that the fast emulator is compared with.
 
-Only nes-py's emulator is used, never the gym environment on top of it: that one computes a dozen properties and an info
-dict a frame, and our own game rules (`mario_rl.environment.game`) need eleven bytes of RAM.
+Only nes-py's console is used, never the gym environment on top of it: that one computes a dozen properties and an info
+dict a frame, and the rules need eleven bytes of RAM. nes-py has one place to keep a state and no way to store it, so a
+saved game is its buttons since the level's first frame, which are played again.
 """
 
 import contextlib
-import importlib.util
 import io
-from pathlib import Path
+import json
 from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
-from mario_rl.errors import UserError
+from mario_rl.emulation import rules
+from mario_rl.emulation.emulator import NO_RESTART, SCREEN_HEIGHT, SCREEN_WIDTH, Outcomes
+from mario_rl.emulation.rom import find_rom
+from mario_rl.emulation.rules import NOOP, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
 
-ROM_NAME = "super-mario-bros.nes"
-SCREEN_HEIGHT, SCREEN_WIDTH = 240, 256
 
-
-class RomMissingError(UserError):
-    """The ROM cannot be found; the message is for the user."""
-
-
-def find_rom() -> Path:
-    """The ROM inside the installed gym-super-mario-bros, found without importing it (its import takes 0.4 s)."""
-    spec = importlib.util.find_spec("gym_super_mario_bros")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    if not folders:
-        raise RomMissingError(
-            "The package gym-super-mario-bros, which carries the game, is not installed: "
-            "run `pip install -r requirements.txt`."
-        )
-    rom = Path(folders[0]) / "_roms" / ROM_NAME
-    if not rom.is_file():
-        raise RomMissingError(
-            f"gym-super-mario-bros is installed but {ROM_NAME} is missing from it: "
-            "run `pip install --force-reinstall -r requirements.txt`."
-        )
-    return rom
-
-
-def _new_console(rom: Path) -> Any:
-    # gym 0.26 prints a notice about its own end of life on import, which tells a user of this project nothing.
-    with contextlib.redirect_stderr(io.StringIO()):
-        import nes_py
-    return nes_py.NESEnv(str(rom))
-
-
-class NesPyEmulator:
-    """One NES with the game inserted. Not thread-safe; one owner."""
+class NesPyConsole:
+    """One NES with the game inserted, as at power-on."""
 
     def __init__(self) -> None:
-        self._console = _new_console(find_rom())
+        # gym 0.26 prints a notice about its own end of life on import, which tells a user of this project nothing.
+        with contextlib.redirect_stderr(io.StringIO()):
+            import nes_py
+        self._console: Any = nes_py.NESEnv(str(find_rom()))
         self._console.reset()
-        self._advance = self._console._frame_advance
-        # A memoryview hands out plain ints, twice as fast as NumPy scalars. It is live: it changes with every frame.
-        self.ram = memoryview(self._console.ram)
+        self.advance = self._console._frame_advance  # one frame with these buttons held
+        self.backup = self._console._backup
+        self.restore = self._console._restore
+        self.ram: npt.NDArray[np.uint8] = self._console.ram  # live
         # nes-py shows its picture as a reversed view of BGRx memory. OpenCV wants that memory itself, which saves a
         # 184 KB copy a picture.
         reversed_view = self._console.screen[:, :, ::-1]
         assert reversed_view.strides == (SCREEN_WIDTH * 4, 4, 1), "nes-py has changed its picture layout"
-        self._screen_bgrx = np.lib.stride_tricks.as_strided(
+        self.screen_bgrx = np.lib.stride_tricks.as_strided(
             reversed_view, shape=(SCREEN_HEIGHT, SCREEN_WIDTH, 4), strides=(SCREEN_WIDTH * 4, 4, 1)
         )
-        self._grey = np.empty((SCREEN_HEIGHT, SCREEN_WIDTH), np.uint8)
-
-    def advance(self, buttons: int) -> None:
-        """Run one frame with these buttons held."""
-        self._advance(buttons)
-
-    def backup(self) -> None:
-        """Keep the present state; there is one such place."""
-        self._console._backup()
-
-    def restore(self) -> None:
-        """Return to the state of the last backup."""
-        self._console._restore()
-
-    def draw(self, frame: FrameArray) -> None:
-        """Write the present picture, grey and resized, into `frame`."""  # [84, 84] uint8
-        cv2.cvtColor(self._screen_bgrx, cv2.COLOR_BGRA2GRAY, dst=self._grey)
-        cv2.resize(self._grey, (FRAME_SIZE, FRAME_SIZE), dst=frame, interpolation=cv2.INTER_AREA)
 
     def close(self) -> None:
         """Free the console. nes-py does not free it on garbage collection."""
-        self.ram.release()
         self._console.close()
+
+
+class _Game:
+    """A level that is restarted, played frame by frame, and ends by death or flag."""
+
+    def __init__(self, level: Level) -> None:
+        self.console = NesPyConsole()
+        # A memoryview hands out plain ints, twice as fast as NumPy scalars.
+        self.ram = memoryview(self.console.ram)
+        rules.skip_start_screen(self.ram, self.console.advance, level)
+        self.console.backup()
+        self.log: list[tuple[int, int]] = []  # (buttons, frames) since the level's first frame
+        self.restart(0)
+
+    def restart(self, idle_frames: int) -> None:
+        self.console.restore()
+        self.log.clear()
+        self._last_x, self._last_time = rules.player_x(self.ram), rules.clock(self.ram)
+        self.play(NOOP, idle_frames)
+
+    def play(self, buttons: int, num_frames: int) -> tuple[int, bool, bool]:
+        """(raw reward, done, flag)"""
+        self.log.append((buttons, num_frames))
+        ram, advance = self.ram, self.console.advance
+        total = 0
+        for _ in range(num_frames):
+            advance(buttons)
+            x, time, dying = rules.player_x(ram), rules.clock(ram), rules.is_dying(ram)
+            total += rules.frame_reward(x - self._last_x, time - self._last_time, dying)
+            self._last_x, self._last_time = x, time
+            flag = rules.is_flag_reached(ram)
+            if dying or flag:
+                return total, True, flag
+            rules.hasten_area_change(ram)
+            while rules.is_busy(ram):
+                ram[rules.PRELEVEL_TIMER] = 0
+                advance(NOOP)
+        return total, False, False
+
+
+class NesPyEmulator:
+    """A batch of nes-py consoles, played one after the other."""
+
+    def __init__(self, level: Level, num_games: int) -> None:
+        self.num_games = num_games
+        self.outcomes = Outcomes.empty(num_games)
+        self._games = [_Game(level) for _ in range(num_games)]
+        self._grey = np.empty((SCREEN_HEIGHT, SCREEN_WIDTH), np.uint8)
+
+    def reset(self) -> None:
+        """Put every game back to the level's first frame."""
+        for game in self._games:
+            game.restart(0)
+
+    def step(
+        self,
+        buttons: npt.NDArray[np.uint8],
+        num_frames: int,
+        restarts: npt.NDArray[np.int32],
+        pictures: FrameArray,
+        tick: int,
+    ) -> None:
+        """Play or restart every game, then draw it at `tick`."""
+        outcomes = self.outcomes
+        for number, game in enumerate(self._games):
+            if restarts[number] == NO_RESTART:
+                result = game.play(int(buttons[number]), num_frames)
+            else:
+                game.restart(int(restarts[number]))
+                result = (0, False, False)
+            outcomes.reward[number], outcomes.done[number], outcomes.flag[number] = result
+            outcomes.x[number] = rules.player_x(game.ram)
+        self.draw(pictures, tick)
+
+    def draw(self, pictures: FrameArray, tick: int) -> None:
+        """Draw every game as it is now, grey and resized."""
+        for game, picture in zip(self._games, pictures[:, tick], strict=True):
+            cv2.cvtColor(game.console.screen_bgrx, cv2.COLOR_BGRA2GRAY, dst=self._grey)
+            cv2.resize(self._grey, (FRAME_SIZE, FRAME_SIZE), dst=picture, interpolation=cv2.INTER_AREA)
+
+    def ram(self, game: int) -> npt.NDArray[np.uint8]:
+        """A game's memory, live."""
+        return self._games[game].console.ram
+
+    def state(self) -> bytes:
+        """The buttons of every game since its level's first frame."""
+        return json.dumps([game.log for game in self._games]).encode()
+
+    def load_state(self, state: bytes) -> None:
+        """Play the saved buttons again; the game is deterministic."""
+        for game, log in zip(self._games, json.loads(state), strict=True):
+            game.restart(0)
+            for buttons, num_frames in log:
+                game.play(buttons, num_frames)
+
+    def close(self) -> None:
+        """Free the consoles."""
+        for game in self._games:
+            game.ram.release()
+            game.console.close()

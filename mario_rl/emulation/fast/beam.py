@@ -15,12 +15,10 @@ nes-py's ways, which we follow: every other picture is one dot shorter while ren
 beam is on it, not two tiles ahead.
 """
 
-import numpy as np
-
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import SCREEN_HEIGHT, SCREEN_WIDTH, Console
-from mario_rl.emulation.fast.picture import draw_pixels, palette_words
+from mario_rl.emulation.fast.picture import draw_pixels, prepare_drawing
 from mario_rl.emulation.fast.sprites import sprite_zero_x
 
 DOTS_PER_LINE = 341
@@ -104,7 +102,8 @@ def _move_through_pre_render(console: Console, first: int, last: int) -> None:
 @compiled
 def _move_through_lines(console: Console, cartridge: Cartridge, position: int, limit: int, stop_at_hit: bool) -> None:
     drawing = console.drawing
-    words = palette_words(console, cartridge) if drawing else np.empty(0, np.uint64)
+    if drawing:
+        prepare_drawing(console, cartridge)
     line = (position - FIRST_VISIBLE) // DOTS_PER_LINE
     line_start = FIRST_VISIBLE + line * DOTS_PER_LINE
     while position < limit:
@@ -120,7 +119,7 @@ def _move_through_lines(console: Console, cartridge: Cartridge, position: int, l
                         last = last_pixel = hit + 1
                         limit = line_start + last
             if drawing:
-                draw_pixels(console, cartridge, words, line, first, last_pixel)
+                draw_pixels(console, cartridge, line, first, last_pixel)
             if console.rendering:
                 _move_right(console, first, last_pixel)
         if console.rendering:

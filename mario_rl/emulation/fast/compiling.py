@@ -3,4 +3,4 @@ import numba
 F = TypeVar("F")
 
 def compiled(function: F) -> F:
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return numba.njit(nogil=True, cache=bool(__import__("os").environ.get("NBCACHE")), error_model="numpy")(function)

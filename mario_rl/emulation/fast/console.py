@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 SCREEN_HEIGHT, SCREEN_WIDTH = 240, 256
+TILES_PER_LINE = 33  # 32, and one more when a line begins inside a tile
 
 # A row of CONSOLE. To numba it is a typed record; mypy cannot see its fields.
 Console: TypeAlias = Any
@@ -17,13 +18,17 @@ Console: TypeAlias = Any
 _BYTE, _WORD = np.uint8, np.int64
 CONSOLE = np.dtype(
     [
+        ("ram", _BYTE, 0x800),
         # The processor, between two instructions.
         ("pc", _WORD),
         ("a", _WORD),
         ("x", _WORD),
         ("y", _WORD),
         ("sp", _WORD),
-        ("status", _WORD),  # in nes-py's bit order, see processor.py
+        ("result", _WORD),  # what flags N and Z are worked out from, see processor.py
+        ("carry", _WORD),
+        ("overflow", _WORD),
+        ("others", _WORD),
         ("cycle", _WORD),  # when the next instruction begins, in processor cycles since power-on
         ("frame_end", _WORD),  # the cycle at which the frame in hand ends
         # The picture unit (PPU). `beam.py` explains the beam.
@@ -49,21 +54,31 @@ CONSOLE = np.dtype(
         ("buttons", _WORD),
         ("strobe", _WORD),
         ("joypad_bits", _WORD),
-        # Of this emulator, not of the console.
-        ("drawing", _WORD),  # whether the frame in hand will be looked at
-        ("strayed", _WORD),  # the program did what is not emulated: an unknown opcode, 8 x 16 sprites, ...
-        ("last_x", _WORD),  # of the game rules: Mario's x and the clock after the last frame that counted
-        ("last_time", _WORD),
         # Memories.
-        ("ram", _BYTE, 0x800),
         ("video_ram", _BYTE, 0x800),  # two nametables
         ("palette", _BYTE, 0x20),
         ("sprites", _BYTE, 0x100),  # 64 x (y - 1, tile, attributes, x)
         ("held_sprites", _BYTE, 8),
+        # Of this emulator, not of the console.
+        ("drawing", _WORD),  # whether the frame in hand will be looked at
+        ("strayed", _WORD),  # the program did what is not emulated: an unknown opcode, 8 x 16 sprites, ...
+        # Not a part of what a frame depends on.
+        ("last_x", _WORD),  # of the game rules: Mario's x and the clock after the last frame that counted
+        ("last_time", _WORD),
         ("screen", _BYTE, (SCREEN_HEIGHT, SCREEN_WIDTH)),  # the last drawn frame, in inks (see picture.py)
+        # Room for drawing (picture.py). Nothing in it outlives a call.
+        ("palette_words", np.uint64, 16),
+        ("fetched_row", _WORD),  # the row of tiles in the next two; -1: none
+        ("tile_patterns", _WORD, TILES_PER_LINE),
+        ("tile_palettes", _WORD, TILES_PER_LINE),
+        ("line_pixels", np.uint64, TILES_PER_LINE),
+        ("line_sprites", _BYTE, (SCREEN_HEIGHT, 8)),
+        ("num_line_sprites", _BYTE, SCREEN_HEIGHT),
     ],
     align=True,
 )
+
+CORE_WORDS: int = CONSOLE.fields["last_x"][1] // 8  # all that the next frame depends on
 
 RESET_STATUS = 0b0011_0100  # nes-py's, in its bit order
 
@@ -73,7 +88,8 @@ def power_on(consoles: npt.NDArray[np.void], reset_vector: int) -> None:
     consoles[...] = np.zeros((), CONSOLE)
     consoles["pc"] = reset_vector
     consoles["sp"] = 0xFD
-    consoles["status"] = RESET_STATUS
+    consoles["result"] = 1
+    consoles["others"] = RESET_STATUS
     consoles["picture_start"] = 1  # nes-py's very first line is one dot longer than the others
     consoles["rendering"] = 1
     consoles["address_step"] = 1

@@ -22,14 +22,13 @@ import numpy.typing as npt
 
 # What to do. Those from ADC on read their operand from memory before they act.
 (
-    STA, STX, STY,
     TAX, TAY, TXA, TYA, TSX, TXS, INX, INY, DEX, DEY, CLC, SEC, CLI, SEI, CLV, CLD, SED, NOP,
     PHA, PLA, PHP, PLP, ASL_A, LSR_A, ROL_A, ROR_A,
     BPL, BMI, BVC, BVS, BCC, BCS, BNE, BEQ, JMP, JMP_INDIRECT, JSR, RTS, RTI, BRK,
-    JMP_TO_ITSELF, UNKNOWN,
+    JMP_TO_ITSELF, POLL_SPRITE_ZERO, UNKNOWN,
+    STA, STX, STY,
     ADC, SBC, AND, ORA, EOR, CMP, CPX, CPY, BIT, LDA, LDX, LDY,
     ASL, LSR, ROL, ROR, INC, DEC,
-    POLL_SPRITE_ZERO,
 ) = range(64)  # fmt: skip
 FIRST_READER = ADC
 
@@ -109,29 +108,37 @@ INSTRUCTIONS = _read_data_sheet()
 STEP = np.dtype(
     [
         ("operation", np.uint8),
-        ("mode", np.uint8),
-        ("length", np.uint8),
         ("cycles", np.uint8),
         ("extra_cycles", np.uint8),  # for a crossed page; for a taken branch; for one turn of a polling loop
+        ("special", np.uint8),
+        ("x_mask", np.uint8),
+        ("y_mask", np.uint8),
+        ("address_mask", np.uint16),
+        ("next", np.uint16), ("pad", np.uint16), ("pad2", np.uint16),
+
         ("operand", np.uint16),  # a value, an address, or where a branch leads
     ],
     align=True,
 )
 
 PROGRAM_START = 0x8000
-_LDA_STATUS_AND_40 = bytes.fromhex("AD 02 20 29 40")  # LDA $2002, AND #$40: is sprite 0 hit?
-_BRANCHES_BACK = {0xD0: 0x40, 0xF0: 0x00}  # BNE, BEQ to the LDA: which value of the flag keeps the loop waiting
+# LDA $2002, AND #$40, and BNE or BEQ back to the LDA: waits until sprite 0 is not hit any more, or is hit.
+_POLLING_LOOPS = {
+    bytes.fromhex("AD 02 20  29 40  D0 F9"): 0x40,  # as long as it reads this, it goes on
+    bytes.fromhex("AD 02 20  29 40  F0 F9"): 0x00,
+}
 
 
 def decode(program: bytes) -> npt.NDArray[np.void]:
     """A step for every address of the program, whether or not an instruction begins there."""  # [32768] STEP
-    steps = np.zeros(len(program), STEP)
-    steps["operation"], steps["length"], steps["cycles"] = UNKNOWN, 1, 1
+    steps = np.zeros(0x10000, STEP)
+    steps["operation"], steps["cycles"] = UNKNOWN, 1
+    steps["next"] = np.arange(1, 0x10001) & 0xFFFF
     padded = program + bytes(2)
     for index, opcode in enumerate(program):
         if opcode in INSTRUCTIONS:
-            steps[index] = _decode_one(INSTRUCTIONS[opcode], PROGRAM_START + index, padded[index + 1 : index + 3])
-            _mark_waiting(steps[index], PROGRAM_START + index, program[index : index + 7])
+            steps[PROGRAM_START + index] = _decode_one(INSTRUCTIONS[opcode], PROGRAM_START + index, padded[index + 1 : index + 3])
+            _mark_waiting(steps[PROGRAM_START + index], PROGRAM_START + index, program[index : index + 7])
     return steps
 
 
@@ -142,20 +149,25 @@ def _decode_one(instruction: Instruction, address: int, following: bytes) -> tup
         next_address = address + 2
         operand = (next_address + (operand ^ 0x80) - 0x80) & 0xFFFF
         extra_cycles = 1 if _same_page(operand, next_address) else 3
+    mode = instruction.mode
+    if mode == IMMEDIATE:
+        operand = address + 1
+    xm = 0xFF if mode in (ZERO_PAGE_X, ABSOLUTE_X) else 0
+    ym = 0xFF if mode in (ZERO_PAGE_Y, ABSOLUTE_Y) else 0
+    am = 0xFF if mode in (ZERO_PAGE_X, ZERO_PAGE_Y) else 0xFFFF
+    special = 2 if mode == INDIRECT_Y else 3 if mode==INDIRECT_X else (mode == DIRECT and 0x2000 <= operand < 0x8000) or (mode in (ABSOLUTE_X, ABSOLUTE_Y) and 0x1F00 < operand < 0x8000)
     return (
-        instruction.operation, instruction.mode, instruction.length, instruction.cycles, extra_cycles, operand,
+        instruction.operation, instruction.cycles, extra_cycles, special, xm, ym, am, (address+instruction.length)&0xFFFF, 0, 0, operand,
     )  # fmt: skip
 
 
 def _mark_waiting(step: npt.NDArray[np.void], address: int, code: bytes) -> None:
-    """The two loops in which the game waits: most of a frame's instructions, and none of them does anything."""
+    """Two loops in which the game waits are most of its instructions. Each gets an operation that does all turns at once."""
     if step["operation"] == JMP and step["operand"] == address:
         step["operation"] = JMP_TO_ITSELF
-    elif code[:5] == _LDA_STATUS_AND_40 and code[5] in _BRANCHES_BACK and code[6] == 0xF9:
+    elif code in _POLLING_LOOPS and _same_page(address, address + len(code)):
         step["operation"] = POLL_SPRITE_ZERO
-        step["operand"] = _BRANCHES_BACK[code[5]]
-        step["mode"] = IMPLIED
-        step["extra_cycles"] = 4 + 2 + 3 + (0 if _same_page(address, address + 7) else 2)  # LDA, AND, taken branch
+        step["operand"] = _POLLING_LOOPS[code]
 
 
 def _same_page(one: int, other: int) -> bool:

@@ -8,73 +8,82 @@ eight bytes of a machine word, and with a palette's four inks repeated in four w
 An ink is what the screen shall hold for a colour: its grey level for training, the colour's own number for true colours.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.console import TILES_PER_LINE, Console
 from mario_rl.emulation.fast.sprites import BEHIND_BACKGROUND, choose_sprites, sprite_row
 
-TILES_PER_LINE = 33  # 32, and one more when the picture begins inside a tile
 _ALL_LANES = np.uint64(0x0101010101010101)
 
 
 @compiled
-def palette_words(console: Console, cartridge: Cartridge) -> npt.NDArray[np.uint64]:
-    """The four words of the formula above for each of the background's four palettes."""  # [16]
-    words = np.empty(16, np.uint64)
-    inks, palette = cartridge.inks, console.palette
+def prepare_drawing(console: Console, cartridge: Cartridge) -> None:
+    """Look up what stays the same while nothing but the beam moves: inks and sprites."""
+    inks, palette, words = cartridge.inks, console.palette, console.palette_words
     ink0 = _ALL_LANES * np.uint64(inks[palette[0] & 0x3F])
-    for number in range(4):
-        ink1 = _ALL_LANES * np.uint64(inks[palette[number * 4 + 1] & 0x3F])
-        ink2 = _ALL_LANES * np.uint64(inks[palette[number * 4 + 2] & 0x3F])
-        ink3 = _ALL_LANES * np.uint64(inks[palette[number * 4 + 3] & 0x3F])
-        words[number * 4] = ink0
-        words[number * 4 + 1] = ink0 ^ ink1
-        words[number * 4 + 2] = ink0 ^ ink2
-        words[number * 4 + 3] = ink0 ^ ink1 ^ ink2 ^ ink3
-    return words
+    for first in range(0, 16, 4):
+        ink1 = _ALL_LANES * np.uint64(inks[palette[first + 1] & 0x3F])
+        ink2 = _ALL_LANES * np.uint64(inks[palette[first + 2] & 0x3F])
+        ink3 = _ALL_LANES * np.uint64(inks[palette[first + 3] & 0x3F])
+        words[first] = ink0
+        words[first + 1] = ink0 ^ ink1
+        words[first + 2] = ink0 ^ ink2
+        words[first + 3] = ink0 ^ ink1 ^ ink2 ^ ink3
+    console.fetched_row = -1
+    choose_sprites(console)
 
 
 @compiled
-def draw_pixels(console: Console, cartridge: Cartridge, words: npt.NDArray[np.uint64], line: int, first: int, last: int) -> None:
+def draw_pixels(
+    console: Console, cartridge: Cartridge, line: int, first: int, last: int
+) -> None:
     """Draw pixels [first, last) of a line; the beam is on the first."""
-    screen = console.screen
+    target = console.screen[line, first:last]
     if not console.rendering:
-        for x in range(first, last):
-            screen[line, x] = cartridge.inks[console.palette[0] & 0x3F]
+        target[:] = cartridge.inks[console.palette[0] & 0x3F]
         return
     skipped = (console.fine_x + first) & 7  # pixels of the first tile that lie left of `first`
     num_tiles = (skipped + last - first + 7) >> 3
-    colours = np.empty(TILES_PER_LINE, np.uint64)
-    opaque = np.empty(TILES_PER_LINE, np.uint64)
-    _draw_tiles(console, cartridge, words, num_tiles, colours, opaque)
-    colour_bytes = colours.view(np.uint8)
-    for x in range(first, last):
-        screen[line, x] = colour_bytes[x - first + skipped]
-    _draw_sprites(console, cartridge, line, first, last, colour_bytes[skipped:], opaque.view(np.uint8)[skipped:])
+    if console.fetched_row != console.video_address & 0x0FFF:
+        _fetch_tiles(console)
+    _draw_tiles(console, cartridge, num_tiles)
+    source = console.line_pixels.view(np.uint8)[skipped : skipped + last - first]
+    for x in range(last - first):
+        target[x] = source[x]
+    if console.num_line_sprites[line] > 0:
+        _draw_sprites(console, cartridge, line, first, last, skipped)
 
 
 @compiled
-def _draw_tiles(console, cartridge, words, num_tiles, colours, opaque) -> None:
-    video_ram, patterns, lanes = console.video_ram, cartridge.patterns, cartridge.lanes
+def _fetch_tiles(console: Console) -> None:
+    """Read a row of tiles from the nametables: where their patterns are, and their palettes."""
+    video_ram = console.video_ram
     address = console.video_address
-    row = console.background_page | address >> 12 & 7
-    for tile in range(num_tiles):
+    console.fetched_row = address & 0x0FFF
+    for column in range(TILES_PER_LINE):
         attributes = video_ram[0x3C0 | address & 0x400 | address >> 4 & 0x38 | address >> 2 & 0x07]
-        palette = attributes >> (address >> 4 & 4 | address & 2) & 3
-        pattern = row + 16 * video_ram[address & 0x7FF]
+        console.tile_palettes[column] = (attributes >> (address >> 4 & 4 | address & 2) & 3) * 4
+        console.tile_patterns[column] = console.background_page + 16 * video_ram[address & 0x7FF]
+        address = next_tile(address)
+
+
+@compiled
+def _draw_tiles(console: Console, cartridge: Cartridge, num_tiles: int) -> None:
+    patterns, lanes, words = cartridge.patterns, cartridge.lanes, console.palette_words
+    row = console.video_address >> 12 & 7
+    for column in range(num_tiles):
+        pattern = console.tile_patterns[column] + row
         low = lanes[patterns[pattern & 0x1FFF]]
         high = lanes[patterns[(pattern + 8) & 0x1FFF]]
-        colours[tile] = (
-            words[palette * 4]
-            ^ (low & words[palette * 4 + 1])
-            ^ (high & words[palette * 4 + 2])
-            ^ (low & high & words[palette * 4 + 3])
+        palette = console.tile_palettes[column] & 0xF
+        console.line_pixels[column] = (
+            words[palette] ^ (low & words[palette + 1]) ^ (high & words[palette + 2]) ^ (low & high & words[palette + 3])
         )
-        opaque[tile] = low | high
-        address = next_tile(address)
 
 
 @compiled
@@ -86,13 +95,14 @@ def next_tile(address: int) -> int:
 
 
 @compiled
-def _draw_sprites(console, cartridge, line, first, last, background, opaque) -> None:
+def _draw_sprites(
+    console: Console, cartridge: Cartridge, line: int, first: int, last: int, skipped: int
+) -> None:
     """Paint sprites over the line, the least important first."""
-    chosen = np.empty(8, np.uint8)
-    count = choose_sprites(console, line, chosen)
     screen = console.screen
-    for k in range(count - 1, -1, -1):
-        sprite = chosen[k]
+    background = console.line_pixels.view(np.uint8)
+    for k in range(console.num_line_sprites[line] - 1, -1, -1):
+        sprite = console.line_sprites[line, k]
         left = console.sprites[sprite * 4 + 3]
         attributes = console.sprites[sprite * 4 + 2]
         row = sprite_row(console, cartridge, sprite, line)
@@ -101,7 +111,16 @@ def _draw_sprites(console, cartridge, line, first, last, background, opaque) -> 
             colour = row >> bit & 1 | (row >> (bit + 8) & 1) << 1
             if colour == 0:
                 continue
-            if attributes & BEHIND_BACKGROUND and opaque[x - first]:
-                screen[line, x] = background[x - first]  # it still hides the sprites behind itself
+            pixel = x - first + skipped
+            if attributes & BEHIND_BACKGROUND and _is_opaque(console, cartridge, pixel):
+                screen[line, x] = background[pixel]  # it still hides the sprites behind itself
             else:
                 screen[line, x] = cartridge.inks[console.palette[0x10 | (attributes & 3) << 2 | colour] & 0x3F]
+
+
+@compiled
+def _is_opaque(console: Console, cartridge: Cartridge, pixel: int) -> bool:
+    """Whether the background shows a tile's own colour, not the backdrop, at a pixel of the row of tiles."""
+    pattern = console.tile_patterns[pixel >> 3] + (console.video_address >> 12 & 7)
+    both = cartridge.patterns[pattern & 0x1FFF] | cartridge.patterns[(pattern + 8) & 0x1FFF]
+    return both >> (7 - (pixel & 7)) & 1 != 0

@@ -8,6 +8,8 @@ and worked out when somebody asks. The rest is in `others`. When the status is p
 opposite order of the hardware's, NV1BDIZC from bit 0 on; the stack is RAM, so we do the same.
 """
 
+import numpy as np
+
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
@@ -15,7 +17,7 @@ from mario_rl.emulation.fast.instructions import (
     ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, BVS, CLC, CLD, CLI, CLV,
     CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_READER, IMMEDIATE, IMPLIED, INC, INDIRECT_X, INDIRECT_Y, INX, INY,
     JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LDA, LDX, LDY, LSR, LSR_A, NOP, ORA, PHA, PHP, PLA, PLP, POLL_SPRITE_ZERO,
-    ROL, ROL_A, ROR, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, STY, TAX, TAY, TSX, TXA, TXS, TYA, ZERO_PAGE_X,
+    ROL, ROL_A, ROR, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, STY, TAX, TAY, TSX, TXA, TXS, TYA, UNKNOWN, ZERO_PAGE_X,
     ZERO_PAGE_Y,
 )  # fmt: skip
 from mario_rl.emulation.fast.registers import poll_sprite_zero, read_register, write_register
@@ -26,131 +28,233 @@ OTHERS = 0xFF & ~(NEGATIVE | OVERFLOW | ZERO | CARRY)
 STACK = 0x0100
 NMI_VECTOR, IRQ_VECTOR = 0xFFFA, 0xFFFE
 NMI_CYCLES = 7
+POLL_CYCLES = 4 + 2 + 3  # one turn of the polling loop: LDA, AND, a taken branch
 
 
 @compiled
 def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
     """Execute instructions as long as they begin before cycle `stop`."""
     ram, steps, program = console.ram, cartridge.steps, cartridge.program
-    pc, a, x, y, sp, cycle = console.pc, console.a, console.x, console.y, console.sp, console.cycle
-    status = console.status
-    negative = (status & NEGATIVE) << 7
-    zeroed = (status & ZERO) ^ ZERO
-    carry = (status & CARRY) >> 7
-    overflow = status & OVERFLOW
-    others = status & OTHERS
+    pc, a, x, y, cycle = console.pc, console.a, console.x, console.y, console.cycle
+    result, carry = console.result, console.carry
 
     while cycle < stop:
-        if pc < 0x8000:  # the game's program is all in ROM
-            console.strayed = 1
-            cycle = stop
-            break
-        step = steps[pc & 0x7FFF]
-        operation = step.operation
-        mode = step.mode
+        step = steps[pc & 0xFFFF]
+        operation = np.int64(step.operation)
         operand = step.operand
-        pc = (pc + step.length) & 0xFFFF
-        begun = cycle
-        cycle += step.cycles
+        pc = step.next
+        cost = np.int64(step.cycles)
 
         # Where is the operand?
         address = 0
         value = 0
-        if mode == IMMEDIATE:
-            value = operand
-        elif mode != IMPLIED:
-            if mode == DIRECT:
-                address = operand
-            elif mode == ZERO_PAGE_X:
-                address = (operand + x) & 0xFF
-            elif mode == ABSOLUTE_X:
-                address = (operand + x) & 0xFFFF
-                if (address ^ operand) & 0xFF00:
-                    cycle += step.extra_cycles
-            elif mode == ABSOLUTE_Y:
-                address = (operand + y) & 0xFFFF
-                if (address ^ operand) & 0xFF00:
-                    cycle += step.extra_cycles
-            elif mode == INDIRECT_Y:
-                base = ram[operand & 0xFF] + 256 * ram[(operand + 1) & 0xFF]
-                address = (base + y) & 0xFFFF
-                if (address ^ base) & 0xFF00:
-                    cycle += step.extra_cycles
-            elif mode == ZERO_PAGE_Y:
-                address = (operand + y) & 0xFF
-            else:  # INDIRECT_X
-                address = ram[(operand + x) & 0xFF] + 256 * ram[(operand + x + 1) & 0xFF]
-            if operation >= FIRST_READER:
-                if address < 0x2000:
-                    value = ram[address & 0x7FF]
-                elif address >= 0x8000:
-                    value = program[address & 0x7FFF]
-                else:
-                    value = read_register(console, cartridge, address, begun)
+        if operation >= STA:
+            address = (operand + (x & step.x_mask) + (y & step.y_mask)) & step.address_mask
+            if (address ^ operand) & 0xFF00:
+                cost += step.extra_cycles
+            if step.special:
+                if step.special == 2:
+                    base = ram[operand & 0xFF] + 256 * ram[(operand + 1) & 0xFF]
+                    address = (base + y) & 0xFFFF
+                    if (address ^ base) & 0xFF00:
+                        cost += step.extra_cycles
+                elif step.special == 3:
+                    address = ram[(operand + x) & 0xFF] + 256 * ram[(operand + x + 1) & 0xFF]
+            value = ram[address & 0x7FF]
+            in_rom = program[address & 0x7FFF]
+            if address & 0x8000:
+                value = in_rom
+            if step.special and operation >= FIRST_READER and 0x2000 <= address < 0x8000:
+                value = read_register(console, cartridge, address, cycle)
 
         # What is done with it?
         if operation == LDA:
-            a = negative = zeroed = value
+            a = result = value
         elif operation == STA:
             if address < 0x2000:
                 ram[address & 0x7FF] = a
             else:
-                cycle += write_register(console, cartridge, address, a, begun)
+                cost += write_register(console, cartridge, address, a, cycle)
         elif operation == BNE:
-            if zeroed != 0:
+            if result & 0xFF:
                 pc = operand
-                cycle += step.extra_cycles
+                cost += step.extra_cycles
         elif operation == BEQ:
-            if zeroed == 0:
+            if not result & 0xFF:
                 pc = operand
-                cycle += step.extra_cycles
+                cost += step.extra_cycles
         elif operation == LDX:
-            x = negative = zeroed = value
+            x = result = value
         elif operation == LDY:
-            y = negative = zeroed = value
+            y = result = value
         elif operation == STX:
             if address < 0x2000:
                 ram[address & 0x7FF] = x
             else:
-                cycle += write_register(console, cartridge, address, x, begun)
+                cost += write_register(console, cartridge, address, x, cycle)
         elif operation == STY:
             if address < 0x2000:
                 ram[address & 0x7FF] = y
             else:
-                cycle += write_register(console, cartridge, address, y, begun)
+                cost += write_register(console, cartridge, address, y, cycle)
 
         elif operation == CMP:
             carry = int(a >= value)
-            negative = zeroed = (a - value) & 0xFF
+            result = (a - value) & 0xFF
         elif operation == CPX:
             carry = int(x >= value)
-            negative = zeroed = (x - value) & 0xFF
+            result = (x - value) & 0xFF
         elif operation == CPY:
             carry = int(y >= value)
-            negative = zeroed = (y - value) & 0xFF
+            result = (y - value) & 0xFF
         elif operation == AND:
-            a = negative = zeroed = a & value
+            a = result = a & value
         elif operation == ORA:
-            a = negative = zeroed = a | value
+            a = result = a | value
         elif operation == EOR:
-            a = negative = zeroed = a ^ value
+            a = result = a ^ value
         elif operation == ADC:
             total = a + value + carry
-            overflow = OVERFLOW if (a ^ total) & (value ^ total) & 0x80 else 0
+            console.overflow = OVERFLOW if (a ^ total) & (value ^ total) & 0x80 else 0
             carry = total >> 8
-            a = negative = zeroed = total & 0xFF
+            a = result = total & 0xFF
         elif operation == SBC:  # an addition of the complement; the NES has no decimal mode
             complement = value ^ 0xFF
             total = a + complement + carry
-            overflow = OVERFLOW if (a ^ total) & (complement ^ total) & 0x80 else 0
+            console.overflow = OVERFLOW if (a ^ total) & (complement ^ total) & 0x80 else 0
             carry = total >> 8
-            a = negative = zeroed = total & 0xFF
+            a = result = total & 0xFF
         elif operation == BIT:
-            zeroed = a & value
-            negative = value
-            overflow = OVERFLOW if value & 0x40 else 0
+            result = a & value | (value & 0x80) << 1
+            console.overflow = OVERFLOW if value & 0x40 else 0
 
-        elif operation == INC or operation == DEC or (ASL <= operation <= ROR):
+        elif operation == ASL_A:
+            carry = a >> 7
+            a = result = (a << 1) & 0xFF
+        elif operation == LSR_A:
+            carry = a & 1
+            a = result = a >> 1
+        elif operation == ROL_A:
+            rotated = (a << 1) & 0xFF | carry
+            carry = a >> 7
+            a = result = rotated
+        elif operation == ROR_A:
+            rotated = a >> 1 | carry << 7
+            carry = a & 1
+            a = result = rotated
+
+        elif operation == BCC:
+            if not carry:
+                pc = operand
+                cost += step.extra_cycles
+        elif operation == BCS:
+            if carry:
+                pc = operand
+                cost += step.extra_cycles
+        elif operation == BPL:
+            if not result & 0x180:
+                pc = operand
+                cost += step.extra_cycles
+        elif operation == BMI:
+            if result & 0x180:
+                pc = operand
+                cost += step.extra_cycles
+        elif operation == BVC:
+            if not console.overflow:
+                pc = operand
+                cost += step.extra_cycles
+        elif operation == BVS:
+            if console.overflow:
+                pc = operand
+                cost += step.extra_cycles
+        elif operation == JMP:
+            pc = operand
+        elif operation == JSR:  # pushes the address of its own last byte; RTS adds one
+            ram[STACK | console.sp] = (pc - 1) >> 8
+            ram[STACK | (console.sp - 1) & 0xFF] = (pc - 1) & 0xFF
+            console.sp = (console.sp - 2) & 0xFF
+            pc = operand
+        elif operation == RTS:
+            pc = (ram[STACK | (console.sp + 1) & 0xFF] + 256 * ram[STACK | (console.sp + 2) & 0xFF]) + 1 & 0xFFFF
+            console.sp = (console.sp + 2) & 0xFF
+        elif operation == JMP_INDIRECT:  # the 6502 does not carry into the pointer's page
+            high = operand & 0xFF00 | (operand + 1) & 0xFF
+            pc = _read_memory(console, cartridge, operand) + 256 * _read_memory(console, cartridge, high)
+
+        elif operation == TAX:
+            x = result = a
+        elif operation == TAY:
+            y = result = a
+        elif operation == TXA:
+            a = result = x
+        elif operation == TYA:
+            a = result = y
+        elif operation == TSX:
+            x = result = console.sp
+        elif operation == TXS:
+            console.sp = x
+        elif operation == INX:
+            x = result = (x + 1) & 0xFF
+        elif operation == INY:
+            y = result = (y + 1) & 0xFF
+        elif operation == DEX:
+            x = result = (x - 1) & 0xFF
+        elif operation == DEY:
+            y = result = (y - 1) & 0xFF
+        elif operation == CLC:
+            carry = 0
+        elif operation == SEC:
+            carry = 1
+        elif operation == CLV:
+            console.overflow = 0
+        elif operation == CLI:
+            console.others &= ~INTERRUPT_DISABLE
+        elif operation == SEI:
+            console.others |= INTERRUPT_DISABLE
+        elif operation == CLD:
+            console.others &= ~DECIMAL
+        elif operation == SED:
+            console.others |= DECIMAL
+        elif operation == PHA:
+            ram[STACK | console.sp] = a
+            console.sp = (console.sp - 1) & 0xFF
+        elif operation == PLA:
+            console.sp = (console.sp + 1) & 0xFF
+            a = result = ram[STACK | console.sp]
+        elif operation == PHP:
+            ram[STACK | console.sp] = _pack_status(console, result, carry)
+            console.sp = (console.sp - 1) & 0xFF
+        elif operation == PLP or operation == RTI:
+            console.sp = (console.sp + 1) & 0xFF
+            status = ram[STACK | console.sp]
+            result = (status & NEGATIVE) << 8 | (status & ZERO) ^ ZERO
+            carry = (status & CARRY) >> 7
+            console.overflow = status & OVERFLOW
+            others = status & OTHERS
+            if operation == RTI:
+                pc = ram[STACK | (console.sp + 1) & 0xFF] + 256 * ram[STACK | (console.sp + 2) & 0xFF]
+                console.sp = (console.sp + 2) & 0xFF
+        # Loops whose turns are done at once, as far as they begin before `stop`.
+        elif operation == JMP_TO_ITSELF:
+            pc = operand
+            cost += (stop - 1 - cycle) // 3 * 3
+        elif operation == POLL_SPRITE_ZERO:
+            value = read_register(console, cartridge, 0x2002, cycle)
+            if value & 0x40 == operand:
+                turns = poll_sprite_zero(console, cartridge, cycle, stop, POLL_CYCLES)
+                if turns > 0:
+                    value &= 0x7F  # the first reading has cleared the vertical blank flag
+                    cost += turns * POLL_CYCLES
+            a = result = value
+        elif operation == BRK:
+            status = _pack_status(console, result, carry) | INTERRUPT_DISABLE | DECIMAL
+            console.sp = _push_interrupt(ram, console.sp, pc + 1 & 0xFFFF, status)
+            console.others |= INTERRUPT_DISABLE
+            pc = program[IRQ_VECTOR & 0x7FFF] + 256 * program[(IRQ_VECTOR + 1) & 0x7FFF]
+            cost += 7  # nes-py counts an interrupt's 7 cycles on top of the instruction's
+        elif operation == UNKNOWN:
+            console.strayed = 1
+        elif operation != NOP:  # read, modify, write back
             if operation == INC:
                 result = (value + 1) & 0xFF
             elif operation == DEC:
@@ -163,148 +267,23 @@ def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
                 carry, result = value >> 7, (value << 1) & 0xFF | carry
             else:  # ROR
                 carry, result = value & 1, value >> 1 | carry << 7
-            negative = zeroed = result
             if address < 0x2000:
                 ram[address & 0x7FF] = result
             else:
-                cycle += write_register(console, cartridge, address, result, begun)
-        elif operation == ASL_A:
-            carry = a >> 7
-            a = negative = zeroed = (a << 1) & 0xFF
-        elif operation == LSR_A:
-            carry = a & 1
-            a = negative = zeroed = a >> 1
-        elif operation == ROL_A:
-            rotated = (a << 1) & 0xFF | carry
-            carry = a >> 7
-            a = negative = zeroed = rotated
-        elif operation == ROR_A:
-            rotated = a >> 1 | carry << 7
-            carry = a & 1
-            a = negative = zeroed = rotated
+                cost += write_register(console, cartridge, address, result, cycle)
+        cycle += cost
 
-        elif operation == BCC:
-            if not carry:
-                pc = operand
-                cycle += step.extra_cycles
-        elif operation == BCS:
-            if carry:
-                pc = operand
-                cycle += step.extra_cycles
-        elif operation == BPL:
-            if not negative & 0x80:
-                pc = operand
-                cycle += step.extra_cycles
-        elif operation == BMI:
-            if negative & 0x80:
-                pc = operand
-                cycle += step.extra_cycles
-        elif operation == BVC:
-            if not overflow:
-                pc = operand
-                cycle += step.extra_cycles
-        elif operation == BVS:
-            if overflow:
-                pc = operand
-                cycle += step.extra_cycles
-        elif operation == JMP:
-            pc = operand
-        elif operation == JSR:  # pushes the address of its own last byte; RTS adds one
-            ram[STACK | sp] = (pc - 1) >> 8
-            ram[STACK | (sp - 1) & 0xFF] = (pc - 1) & 0xFF
-            sp = (sp - 2) & 0xFF
-            pc = operand
-        elif operation == RTS:
-            pc = (ram[STACK | (sp + 1) & 0xFF] + 256 * ram[STACK | (sp + 2) & 0xFF]) + 1 & 0xFFFF
-            sp = (sp + 2) & 0xFF
-        elif operation == JMP_INDIRECT:  # the 6502 does not carry into the pointer's page
-            high = operand & 0xFF00 | (operand + 1) & 0xFF
-            pc = _read_memory(console, cartridge, operand) + 256 * _read_memory(console, cartridge, high)
-
-        elif operation == TAX:
-            x = negative = zeroed = a
-        elif operation == TAY:
-            y = negative = zeroed = a
-        elif operation == TXA:
-            a = negative = zeroed = x
-        elif operation == TYA:
-            a = negative = zeroed = y
-        elif operation == TSX:
-            x = negative = zeroed = sp
-        elif operation == TXS:
-            sp = x
-        elif operation == INX:
-            x = negative = zeroed = (x + 1) & 0xFF
-        elif operation == INY:
-            y = negative = zeroed = (y + 1) & 0xFF
-        elif operation == DEX:
-            x = negative = zeroed = (x - 1) & 0xFF
-        elif operation == DEY:
-            y = negative = zeroed = (y - 1) & 0xFF
-        elif operation == CLC:
-            carry = 0
-        elif operation == SEC:
-            carry = 1
-        elif operation == CLV:
-            overflow = 0
-        elif operation == CLI:
-            others &= ~INTERRUPT_DISABLE
-        elif operation == SEI:
-            others |= INTERRUPT_DISABLE
-        elif operation == CLD:
-            others &= ~DECIMAL
-        elif operation == SED:
-            others |= DECIMAL
-        elif operation == PHA:
-            ram[STACK | sp] = a
-            sp = (sp - 1) & 0xFF
-        elif operation == PLA:
-            sp = (sp + 1) & 0xFF
-            a = negative = zeroed = ram[STACK | sp]
-        elif operation == PHP:
-            ram[STACK | sp] = _pack_status(negative, zeroed, carry, overflow, others)
-            sp = (sp - 1) & 0xFF
-        elif operation == PLP or operation == RTI:
-            sp = (sp + 1) & 0xFF
-            status = ram[STACK | sp]
-            negative = (status & NEGATIVE) << 7
-            zeroed = (status & ZERO) ^ ZERO
-            carry = (status & CARRY) >> 7
-            overflow = status & OVERFLOW
-            others = status & OTHERS
-            if operation == RTI:
-                pc = ram[STACK | (sp + 1) & 0xFF] + 256 * ram[STACK | (sp + 2) & 0xFF]
-                sp = (sp + 2) & 0xFF
-        elif operation == JMP_TO_ITSELF:  # only an interrupt ends it: let all turns pass that begin before `stop`
-            pc = operand
-            cycle += (stop - 1 - begun) // 3 * 3
-        elif operation == POLL_SPRITE_ZERO:
-            value = read_register(console, cartridge, 0x2002, begun)
-            if value & 0x40 == operand:
-                turns = poll_sprite_zero(console, cartridge, begun, stop, step.extra_cycles)
-                if turns > 0:
-                    value &= 0x7F  # the first reading has cleared the vertical blank flag
-                    cycle += turns * step.extra_cycles
-            a = negative = zeroed = value
-        elif operation == BRK:
-            status = _pack_status(negative, zeroed, carry, overflow, others) | INTERRUPT_DISABLE | DECIMAL
-            sp = _push_interrupt(ram, sp, pc + 1 & 0xFFFF, status)
-            others |= INTERRUPT_DISABLE
-            pc = program[IRQ_VECTOR & 0x7FFF] + 256 * program[(IRQ_VECTOR + 1) & 0x7FFF]
-            cycle += 7  # nes-py counts an interrupt's 7 cycles on top of the instruction's
-        elif operation != NOP:
-            console.strayed = 1
-
-    console.pc, console.a, console.x, console.y, console.sp, console.cycle = pc, a, x, y, sp, cycle
-    console.status = _pack_status(negative, zeroed, carry, overflow, others)
+    console.pc, console.a, console.x, console.y, console.cycle = pc, a, x, y, cycle
+    console.result, console.carry = result, carry
 
 
 @compiled
 def interrupt(console: Console, cartridge: Cartridge) -> None:
     """The vertical blank's interrupt (NMI): before the next instruction, which begins 7 cycles later."""
     # nes-py sets the interrupt-disable flag in the copy it pushes, too.
-    console.sp = _push_interrupt(console.ram, console.sp, console.pc, console.status | INTERRUPT_DISABLE)
-    console.status |= INTERRUPT_DISABLE
+    status = _pack_status(console, console.result, console.carry) | INTERRUPT_DISABLE
+    console.sp = _push_interrupt(console.ram, console.sp, console.pc, status)
+    console.others |= INTERRUPT_DISABLE
     program = cartridge.program
     console.pc = program[NMI_VECTOR & 0x7FFF] + 256 * program[(NMI_VECTOR + 1) & 0x7FFF]
     console.cycle += NMI_CYCLES
@@ -319,8 +298,8 @@ def _push_interrupt(ram, sp: int, pc: int, status: int) -> int:
 
 
 @compiled
-def _pack_status(negative: int, zeroed: int, carry: int, overflow: int, others: int) -> int:
-    return (negative >> 7) & 1 | overflow | others | (0 if zeroed else ZERO) | carry << 7
+def _pack_status(console: Console, result: int, carry: int) -> int:
+    return (NEGATIVE if result & 0x180 else 0) | console.overflow | console.others | (0 if result & 0xFF else ZERO) | carry << 7
 
 
 @compiled

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.console import SCREEN_HEIGHT, Console
 
 NUM_SPRITES = 64
 MAX_SPRITES_PER_LINE = 8
@@ -19,15 +19,21 @@ MIRRORED_X, MIRRORED_Y, BEHIND_BACKGROUND = 0x40, 0x80, 0x20
 
 
 @compiled
-def choose_sprites(console: Console, line: int, chosen: npt.NDArray[np.uint8]) -> int:
-    """Write the numbers of the sprites on a line into `chosen`; how many there are."""
-    if line == console.held_line:
-        for k in range(console.num_held):
-            chosen[k] = console.held_sprites[k]
-        return console.num_held
-    if line == 0:
-        line = 240
-    return _sprites_on(console.sprites, console.sprite_address >> 2, line, chosen)
+def choose_sprites(console: Console) -> None:
+    """Choose up to eight sprites for each line: `line_sprites`, `num_line_sprites`."""
+    sprites, counts = console.sprites, console.num_line_sprites
+    counts[:] = 0
+    for sprite in range(console.sprite_address >> 2, NUM_SPRITES):
+        top = sprites[sprite * 4] + 1
+        for below in range(top, min(top + 8, SCREEN_HEIGHT + 1)):
+            line = below % SCREEN_HEIGHT  # below the last line is the next picture's first
+            count = counts[line]
+            if count < MAX_SPRITES_PER_LINE:
+                console.line_sprites[line, count] = sprite
+                counts[line] = count + 1
+    if console.held_line >= 0:
+        console.line_sprites[console.held_line] = console.held_sprites
+        counts[console.held_line] = console.num_held
 
 
 @compiled

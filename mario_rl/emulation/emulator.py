@@ -1,0 +1,86 @@
+"""What the rest of the project knows about emulators: a batch of games of one level, stepped together.
+
+Two implement it: `fast` (ours, compiled) and `nes_py` (the reference). Both play by the rules of `rules.py`.
+"""
+
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mario_rl.emulation.rules import Level
+from mario_rl.experience import FrameArray
+
+EmulatorName = Literal["fast", "nes_py"]
+
+SCREEN_HEIGHT, SCREEN_WIDTH = 240, 256
+NO_RESTART = -1
+
+
+class Outcomes(NamedTuple):
+    """What a step did to each game. The arrays belong to the emulator and are overwritten by the next step."""
+
+    reward: npt.NDArray[np.float32]  # [games] raw, summed over the frames
+    x: npt.NDArray[np.int32]  # [games] Mario's distance from the level's start
+    done: npt.NDArray[np.bool_]  # [games] dead, or at the flag
+    flag: npt.NDArray[np.bool_]  # [games]
+
+    @classmethod
+    def empty(cls, num_games: int) -> "Outcomes":
+        """Room for so many games."""
+        return cls(
+            np.zeros(num_games, np.float32),
+            np.zeros(num_games, np.int32),
+            np.zeros(num_games, np.bool_),
+            np.zeros(num_games, np.bool_),
+        )
+
+
+class Emulator(Protocol):
+    """A batch of games. One owner; not thread-safe."""
+
+    num_games: int
+    outcomes: Outcomes
+
+    def reset(self) -> None:
+        """Put every game back to the level's first frame."""
+
+    def step(
+        self,
+        buttons: npt.NDArray[np.uint8],  # [games] joypad bytes
+        num_frames: int,
+        restarts: npt.NDArray[np.int32],  # [games] NO_RESTART, or how many idle frames the next episode begins with
+        pictures: FrameArray,  # [games, ticks, 84, 84]
+        tick: int,
+    ) -> None:
+        """Play each game for so many frames, or until it is done; or restart it. Then draw it at `tick`."""
+
+    def draw(self, pictures: FrameArray, tick: int) -> None:
+        """Draw every game as it is now."""  # [games, ticks, 84, 84]
+
+    def ram(self, game: int) -> npt.NDArray[np.uint8]:
+        """A game's memory, live."""  # [2048]
+
+    def state(self) -> bytes:
+        """All games, such that `load_state` continues them exactly."""
+
+    def load_state(self, state: bytes) -> None:
+        """Continue from a saved state of the same emulator with the same level and number of games."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+def make_emulator(name: EmulatorName, level: Level, num_games: int, num_threads: int = 1) -> Emulator:
+    """The one place where emulators are told apart. Imports are here because numba's takes half a second."""
+    made: Any
+    if name == "fast":
+        from mario_rl.emulation.fast.emulator import FastEmulator
+
+        made = FastEmulator(level, num_games, num_threads)
+    else:
+        from mario_rl.emulation.nes_py import NesPyEmulator
+
+        made = NesPyEmulator(level, num_games)
+    emulator: Emulator = made
+    return emulator

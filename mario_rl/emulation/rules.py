@@ -1,0 +1,109 @@
+"""The rules of gym-super-mario-bros 7.4.0 about one frame: reward, end of the episode, and writes that skip cut-scenes.
+
+They apply after *every* frame, not once a decision: a clamp or a timer write that comes three frames late gives another
+game. Each function is plain Python over the game's RAM and calls no other of them, so that the fast emulator can compile them
+as they are, and nes-py's can call them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+Ram: TypeAlias = Any  # 2 KB, indexed: a memoryview, or an array in compiled code
+
+NOOP, START = 0x00, 0x08  # joypad bytes
+
+# RAM addresses, as the game's community has named them.
+PLAYER_STATE = 0x000E
+ENEMY_TYPES = 0x0016  # five of them
+FLOAT_STATE = 0x001D
+X_PAGE, X_IN_PAGE = 0x006D, 0x0086
+Y_VIEWPORT = 0x00B5
+CHANGE_AREA_TIMER = 0x06DE
+STAGE, WORLD, AREA = 0x075C, 0x075F, 0x0760
+GAME_MODE = 0x0770
+PRELEVEL_TIMER = 0x07A0
+TIME_DIGITS = 0x07F8
+
+STATE_DEAD, STATE_DYING = 0x06, 0x0B
+BOWSER, FLAGPOLE = 0x2D, 0x31
+SLIDING_DOWN_THE_POLE = 3
+END_OF_WORLD = 2
+
+MAX_X_STEP = 5  # pixels a frame; anything larger is a teleport and earns nothing
+DEATH_PENALTY = -25
+REWARD_LIMIT = 15  # a frame's reward is clipped to +-15
+# These worlds have a hidden pre-stage area after their first stage, so later stages have a higher area number.
+WORLDS_WITH_EXTRA_AREA = frozenset((1, 2, 4, 7))
+
+
+class Level(NamedTuple):
+    """Where a game begins."""
+
+    world: int  # 1-8
+    stage: int  # 1-4
+
+
+def player_x(ram: Ram) -> int:
+    """Mario's distance from the level's start, in pixels."""
+    return ram[X_PAGE] * 256 + ram[X_IN_PAGE]
+
+
+def clock(ram: Ram) -> int:
+    """The game's clock."""
+    return ram[TIME_DIGITS] * 100 + ram[TIME_DIGITS + 1] * 10 + ram[TIME_DIGITS + 2]
+
+
+def is_dying(ram: Ram) -> bool:
+    """Whether Mario has lost this life: hit, fallen, or already gone."""
+    state = ram[PLAYER_STATE]
+    return state == STATE_DYING or state == STATE_DEAD or ram[Y_VIEWPORT] > 1
+
+
+def is_flag_reached(ram: Ram) -> bool:
+    """Whether the level is cleared."""
+    if ram[GAME_MODE] == END_OF_WORLD:
+        return True
+    # Sliding counts only with a flagpole or Bowser about: a vine sets the same float state.
+    if ram[FLOAT_STATE] == SLIDING_DOWN_THE_POLE:
+        for enemy in range(ENEMY_TYPES, ENEMY_TYPES + 5):
+            if ram[enemy] == BOWSER or ram[enemy] == FLAGPOLE:
+                return True
+    return False
+
+
+def is_busy(ram: Ram) -> bool:
+    """Whether Mario does not listen to the joypad: pipes, vines, automatic walks, loading, the end of a world."""
+    state = ram[PLAYER_STATE]
+    return state <= 0x05 or state == 0x07 or ram[GAME_MODE] == END_OF_WORLD
+
+
+def frame_reward(x_step: int, time_step: int, dying: bool) -> int:
+    """The raw reward of one frame."""
+    reward = x_step if -MAX_X_STEP <= x_step <= MAX_X_STEP else 0
+    reward += min(time_step, 0)  # the clock only falls; a rise is a restart
+    if dying:
+        reward += DEATH_PENALTY
+    return max(-REWARD_LIMIT, min(REWARD_LIMIT, reward))
+
+
+def hasten_area_change(ram: Ram) -> None:
+    """Let a pipe or a vine lead on at once."""
+    if 1 < ram[CHANGE_AREA_TIMER] < 255:
+        ram[CHANGE_AREA_TIMER] = 1
+
+
+def skip_start_screen(ram: Ram, advance: Callable[[int], None], level: Level) -> None:
+    """From power-on: press start until the chosen level runs, then until its clock has ticked once."""
+    area = level.stage + 1 if level.world in WORLDS_WITH_EXTRA_AREA and level.stage >= 2 else level.stage
+    advance(START)
+    advance(NOOP)
+    while clock(ram) == 0:
+        advance(START)
+        ram[WORLD], ram[STAGE], ram[AREA] = level.world - 1, level.stage - 1, area - 1
+        advance(NOOP)
+        ram[PRELEVEL_TIMER] = 0
+    last_time = clock(ram)
+    while clock(ram) >= last_time:
+        last_time = clock(ram)
+        advance(START)
+        advance(NOOP)

@@ -15,22 +15,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# Where an operand is. Zero page and absolute are one mode here: once decoded, both are an address.
+# Operations, in groups that the processor tells apart by their numbers. _A works on register A instead of memory.
+(BPL, BMI, BVC, BVS, BCC, BCS, BNE, BEQ) = range(8)
 (
-    IMPLIED, IMMEDIATE, DIRECT, ZERO_PAGE_X, ZERO_PAGE_Y, ABSOLUTE_X, ABSOLUTE_Y, INDIRECT_X, INDIRECT_Y,
-) = range(9)  # fmt: skip
+    JMP, JMP_INDIRECT, JSR, RTS, RTI, BRK, PHA, PLA, PHP, PLP,
+    TAX, TAY, TXA, TYA, TSX, TXS, INX, INY, DEX, DEY, ASL_A, LSR_A, ROL_A, ROR_A,
+    CLC, SEC, CLI, SEI, CLV, CLD, SED, NOP, JMP_TO_ITSELF, POLL_SPRITE_ZERO, UNKNOWN,
+) = range(8, 43)  # fmt: skip
+(STA, STX, STY) = range(43, 46)
+(ADC, SBC, AND, ORA, EOR, CMP, CPX, CPY, BIT, LDA, LDX, LDY) = range(46, 58)
+(ASL, LSR, ROL, ROR, INC, DEC) = range(58, 64)
+LAST_BRANCH, FIRST_WITH_OPERAND, FIRST_READER, FIRST_MODIFIER = BEQ, STA, ADC, ASL
 
-# What to do. Those from ADC on read their operand from memory before they act.
+# Modes: where an operand is. Zero page and absolute are one mode here: once decoded, both are an address. The last two
+# are modes of ours: an address whose place is not sure to be RAM or ROM, as the others' is.
 (
-    TAX, TAY, TXA, TYA, TSX, TXS, INX, INY, DEX, DEY, CLC, SEC, CLI, SEI, CLV, CLD, SED, NOP,
-    PHA, PLA, PHP, PLP, ASL_A, LSR_A, ROL_A, ROR_A,
-    BPL, BMI, BVC, BVS, BCC, BCS, BNE, BEQ, JMP, JMP_INDIRECT, JSR, RTS, RTI, BRK,
-    JMP_TO_ITSELF, POLL_SPRITE_ZERO, UNKNOWN,
-    STA, STX, STY,
-    ADC, SBC, AND, ORA, EOR, CMP, CPX, CPY, BIT, LDA, LDX, LDY,
-    ASL, LSR, ROL, ROR, INC, DEC,
-) = range(64)  # fmt: skip
-FIRST_READER = ADC
+    IMPLIED, DIRECT, ZERO_PAGE_X, ZERO_PAGE_Y, ABSOLUTE_X, ABSOLUTE_Y, INDIRECT_X, INDIRECT_Y,
+) = range(8)  # fmt: skip
 
 _DATA_SHEET = """
 LDA  A9 imm 2   A5 zp 3   B5 zpx 4   AD abs 4   BD abx 4+  B9 aby 4+  A1 inx 6   B1 iny 5+
@@ -63,12 +64,11 @@ BCC  90 rel 2   BCS  B0 rel 2   BNE  D0 rel 2   BEQ  F0 rel 2
 JMP  4C abs 3   6C ind 5        JSR  20 abs 6   RTS  60 - 6     RTI  40 - 6     BRK  00 - 7
 """
 
-# notation: (mode, bytes of the instruction)
+# notation: (mode, bytes of the instruction). An immediate operand's address is that of the byte in the program.
 _MODES = {
-    "-": (IMPLIED, 1), "acc": (IMPLIED, 1), "imm": (IMMEDIATE, 2), "rel": (IMPLIED, 2), "ind": (IMPLIED, 3),
-    "zp": (DIRECT, 2), "zpx": (ZERO_PAGE_X, 2), "zpy": (ZERO_PAGE_Y, 2),
-    "abs": (DIRECT, 3), "abx": (ABSOLUTE_X, 3), "aby": (ABSOLUTE_Y, 3),
-    "inx": (INDIRECT_X, 2), "iny": (INDIRECT_Y, 2),
+    "-": (IMPLIED, 1), "acc": (IMPLIED, 1), "rel": (IMPLIED, 2), "ind": (IMPLIED, 3),
+    "imm": (DIRECT, 2), "zp": (DIRECT, 2), "zpx": (ZERO_PAGE_X, 2), "zpy": (ZERO_PAGE_Y, 2),
+    "abs": (DIRECT, 3), "abx": (ABSOLUTE_X, 3), "aby": (ABSOLUTE_Y, 3), "inx": (INDIRECT_X, 2), "iny": (INDIRECT_Y, 2),
 }  # fmt: skip
 
 
@@ -111,11 +111,7 @@ STEP = np.dtype(
         ("cycles", np.uint8),
         ("extra_cycles", np.uint8),  # for a crossed page; for a taken branch; for one turn of a polling loop
         ("special", np.uint8),
-        ("x_mask", np.uint8),
-        ("y_mask", np.uint8),
-        ("address_mask", np.uint16),
-        ("next", np.uint16), ("pad", np.uint16), ("pad2", np.uint16),
-
+        ("next", np.uint16),
         ("operand", np.uint16),  # a value, an address, or where a branch leads
     ],
     align=True,
@@ -150,14 +146,14 @@ def _decode_one(instruction: Instruction, address: int, following: bytes) -> tup
         operand = (next_address + (operand ^ 0x80) - 0x80) & 0xFFFF
         extra_cycles = 1 if _same_page(operand, next_address) else 3
     mode = instruction.mode
-    if mode == IMMEDIATE:
+    if instruction.notation == "imm":
         operand = address + 1
     xm = 0xFF if mode in (ZERO_PAGE_X, ABSOLUTE_X) else 0
     ym = 0xFF if mode in (ZERO_PAGE_Y, ABSOLUTE_Y) else 0
     am = 0xFF if mode in (ZERO_PAGE_X, ZERO_PAGE_Y) else 0xFFFF
-    special = 2 if mode == INDIRECT_Y else 3 if mode==INDIRECT_X else (mode == DIRECT and 0x2000 <= operand < 0x8000) or (mode in (ABSOLUTE_X, ABSOLUTE_Y) and 0x1F00 < operand < 0x8000)
+    special = mode
     return (
-        instruction.operation, instruction.cycles, extra_cycles, special, xm, ym, am, (address+instruction.length)&0xFFFF, 0, 0, operand,
+        instruction.operation, instruction.cycles, extra_cycles, special, (address+instruction.length)&0xFFFF, operand,
     )  # fmt: skip
 
 

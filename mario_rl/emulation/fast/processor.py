@@ -13,18 +13,13 @@ import numpy as np
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
-from mario_rl.emulation.fast.instructions import (
-    ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, BVS, CLC, CLD, CLI, CLV,
-    CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_READER, IMMEDIATE, IMPLIED, INC, INDIRECT_X, INDIRECT_Y, INX, INY,
-    JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LDA, LDX, LDY, LSR, LSR_A, NOP, ORA, PHA, PHP, PLA, PLP, POLL_SPRITE_ZERO,
-    ROL, ROL_A, ROR, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, STY, TAX, TAY, TSX, TXA, TXS, TYA, UNKNOWN, ZERO_PAGE_X,
-    ZERO_PAGE_Y,
-)  # fmt: skip
+from mario_rl.emulation.fast.instructions import *
 from mario_rl.emulation.fast.registers import poll_sprite_zero, read_register, write_register
 
 NEGATIVE, OVERFLOW, DECIMAL, INTERRUPT_DISABLE, ZERO, CARRY = 0x01, 0x02, 0x10, 0x20, 0x40, 0x80
 OTHERS = 0xFF & ~(NEGATIVE | OVERFLOW | ZERO | CARRY)
 
+Int = np.int64  # what a byte becomes when it is read: numba makes a float of uint64 + int64
 STACK = 0x0100
 NMI_VECTOR, IRQ_VECTOR = 0xFFFA, 0xFFFE
 NMI_CYCLES = 7
@@ -40,237 +35,219 @@ def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
 
     while cycle < stop:
         step = steps[pc & 0xFFFF]
-        operation = np.int64(step.operation)
-        operand = step.operand
+        operation = Int(step.operation)
+        operand = Int(step.operand)
         pc = step.next
-        cost = np.int64(step.cycles)
+        cost = Int(step.cycles)
 
-        # Where is the operand?
-        address = 0
-        value = 0
-        if operation >= STA:
-            address = (operand + (x & step.x_mask) + (y & step.y_mask)) & step.address_mask
-            if (address ^ operand) & 0xFF00:
-                cost += step.extra_cycles
-            if step.special:
-                if step.special == 2:
-                    base = ram[operand & 0xFF] + 256 * ram[(operand + 1) & 0xFF]
-                    address = (base + y) & 0xFFFF
-                    if (address ^ base) & 0xFF00:
-                        cost += step.extra_cycles
-                elif step.special == 3:
-                    address = ram[(operand + x) & 0xFF] + 256 * ram[(operand + x + 1) & 0xFF]
-            value = ram[address & 0x7FF]
-            in_rom = program[address & 0x7FFF]
-            if address & 0x8000:
-                value = in_rom
-            if step.special and operation >= FIRST_READER and 0x2000 <= address < 0x8000:
-                value = read_register(console, cartridge, address, cycle)
-
-        # What is done with it?
-        if operation == LDA:
-            a = result = value
-        elif operation == STA:
-            if address < 0x2000:
-                ram[address & 0x7FF] = a
-            else:
-                cost += write_register(console, cartridge, address, a, cycle)
-        elif operation == BNE:
-            if result & 0xFF:
+        if operation <= LAST_BRANCH:
+            if operation == BNE:
+                taken = result & 0xFF != 0
+            elif operation == BEQ:
+                taken = result & 0xFF == 0
+            elif operation == BCC:
+                taken = carry == 0
+            elif operation == BCS:
+                taken = carry != 0
+            elif operation == BPL:
+                taken = result & 0x180 == 0
+            elif operation == BMI:
+                taken = result & 0x180 != 0
+            elif operation == BVC:
+                taken = console.overflow == 0
+            else:  # BVS
+                taken = console.overflow != 0
+            if taken:
                 pc = operand
                 cost += step.extra_cycles
-        elif operation == BEQ:
-            if not result & 0xFF:
+        elif operation < FIRST_WITH_OPERAND:
+            if operation == JMP:
                 pc = operand
-                cost += step.extra_cycles
-        elif operation == LDX:
-            x = result = value
-        elif operation == LDY:
-            y = result = value
-        elif operation == STX:
-            if address < 0x2000:
-                ram[address & 0x7FF] = x
-            else:
-                cost += write_register(console, cartridge, address, x, cycle)
-        elif operation == STY:
-            if address < 0x2000:
-                ram[address & 0x7FF] = y
-            else:
-                cost += write_register(console, cartridge, address, y, cycle)
-
-        elif operation == CMP:
-            carry = int(a >= value)
-            result = (a - value) & 0xFF
-        elif operation == CPX:
-            carry = int(x >= value)
-            result = (x - value) & 0xFF
-        elif operation == CPY:
-            carry = int(y >= value)
-            result = (y - value) & 0xFF
-        elif operation == AND:
-            a = result = a & value
-        elif operation == ORA:
-            a = result = a | value
-        elif operation == EOR:
-            a = result = a ^ value
-        elif operation == ADC:
-            total = a + value + carry
-            console.overflow = OVERFLOW if (a ^ total) & (value ^ total) & 0x80 else 0
-            carry = total >> 8
-            a = result = total & 0xFF
-        elif operation == SBC:  # an addition of the complement; the NES has no decimal mode
-            complement = value ^ 0xFF
-            total = a + complement + carry
-            console.overflow = OVERFLOW if (a ^ total) & (complement ^ total) & 0x80 else 0
-            carry = total >> 8
-            a = result = total & 0xFF
-        elif operation == BIT:
-            result = a & value | (value & 0x80) << 1
-            console.overflow = OVERFLOW if value & 0x40 else 0
-
-        elif operation == ASL_A:
-            carry = a >> 7
-            a = result = (a << 1) & 0xFF
-        elif operation == LSR_A:
-            carry = a & 1
-            a = result = a >> 1
-        elif operation == ROL_A:
-            rotated = (a << 1) & 0xFF | carry
-            carry = a >> 7
-            a = result = rotated
-        elif operation == ROR_A:
-            rotated = a >> 1 | carry << 7
-            carry = a & 1
-            a = result = rotated
-
-        elif operation == BCC:
-            if not carry:
+            elif operation == JSR:  # pushes the address of its own last byte; RTS adds one
+                ram[STACK | console.sp] = (pc - 1) >> 8
+                ram[STACK | (console.sp - 1) & 0xFF] = (pc - 1) & 0xFF
+                console.sp = (console.sp - 2) & 0xFF
                 pc = operand
-                cost += step.extra_cycles
-        elif operation == BCS:
-            if carry:
-                pc = operand
-                cost += step.extra_cycles
-        elif operation == BPL:
-            if not result & 0x180:
-                pc = operand
-                cost += step.extra_cycles
-        elif operation == BMI:
-            if result & 0x180:
-                pc = operand
-                cost += step.extra_cycles
-        elif operation == BVC:
-            if not console.overflow:
-                pc = operand
-                cost += step.extra_cycles
-        elif operation == BVS:
-            if console.overflow:
-                pc = operand
-                cost += step.extra_cycles
-        elif operation == JMP:
-            pc = operand
-        elif operation == JSR:  # pushes the address of its own last byte; RTS adds one
-            ram[STACK | console.sp] = (pc - 1) >> 8
-            ram[STACK | (console.sp - 1) & 0xFF] = (pc - 1) & 0xFF
-            console.sp = (console.sp - 2) & 0xFF
-            pc = operand
-        elif operation == RTS:
-            pc = (ram[STACK | (console.sp + 1) & 0xFF] + 256 * ram[STACK | (console.sp + 2) & 0xFF]) + 1 & 0xFFFF
-            console.sp = (console.sp + 2) & 0xFF
-        elif operation == JMP_INDIRECT:  # the 6502 does not carry into the pointer's page
-            high = operand & 0xFF00 | (operand + 1) & 0xFF
-            pc = _read_memory(console, cartridge, operand) + 256 * _read_memory(console, cartridge, high)
-
-        elif operation == TAX:
-            x = result = a
-        elif operation == TAY:
-            y = result = a
-        elif operation == TXA:
-            a = result = x
-        elif operation == TYA:
-            a = result = y
-        elif operation == TSX:
-            x = result = console.sp
-        elif operation == TXS:
-            console.sp = x
-        elif operation == INX:
-            x = result = (x + 1) & 0xFF
-        elif operation == INY:
-            y = result = (y + 1) & 0xFF
-        elif operation == DEX:
-            x = result = (x - 1) & 0xFF
-        elif operation == DEY:
-            y = result = (y - 1) & 0xFF
-        elif operation == CLC:
-            carry = 0
-        elif operation == SEC:
-            carry = 1
-        elif operation == CLV:
-            console.overflow = 0
-        elif operation == CLI:
-            console.others &= ~INTERRUPT_DISABLE
-        elif operation == SEI:
-            console.others |= INTERRUPT_DISABLE
-        elif operation == CLD:
-            console.others &= ~DECIMAL
-        elif operation == SED:
-            console.others |= DECIMAL
-        elif operation == PHA:
-            ram[STACK | console.sp] = a
-            console.sp = (console.sp - 1) & 0xFF
-        elif operation == PLA:
-            console.sp = (console.sp + 1) & 0xFF
-            a = result = ram[STACK | console.sp]
-        elif operation == PHP:
-            ram[STACK | console.sp] = _pack_status(console, result, carry)
-            console.sp = (console.sp - 1) & 0xFF
-        elif operation == PLP or operation == RTI:
-            console.sp = (console.sp + 1) & 0xFF
-            status = ram[STACK | console.sp]
-            result = (status & NEGATIVE) << 8 | (status & ZERO) ^ ZERO
-            carry = (status & CARRY) >> 7
-            console.overflow = status & OVERFLOW
-            others = status & OTHERS
-            if operation == RTI:
-                pc = ram[STACK | (console.sp + 1) & 0xFF] + 256 * ram[STACK | (console.sp + 2) & 0xFF]
+            elif operation == RTS:
+                pc = (ram[STACK | (console.sp + 1) & 0xFF] + 256 * ram[STACK | (console.sp + 2) & 0xFF]) + 1 & 0xFFFF
                 console.sp = (console.sp + 2) & 0xFF
-        # Loops whose turns are done at once, as far as they begin before `stop`.
-        elif operation == JMP_TO_ITSELF:
-            pc = operand
-            cost += (stop - 1 - cycle) // 3 * 3
-        elif operation == POLL_SPRITE_ZERO:
-            value = read_register(console, cartridge, 0x2002, cycle)
-            if value & 0x40 == operand:
-                turns = poll_sprite_zero(console, cartridge, cycle, stop, POLL_CYCLES)
-                if turns > 0:
-                    value &= 0x7F  # the first reading has cleared the vertical blank flag
-                    cost += turns * POLL_CYCLES
-            a = result = value
-        elif operation == BRK:
-            status = _pack_status(console, result, carry) | INTERRUPT_DISABLE | DECIMAL
-            console.sp = _push_interrupt(ram, console.sp, pc + 1 & 0xFFFF, status)
-            console.others |= INTERRUPT_DISABLE
-            pc = program[IRQ_VECTOR & 0x7FFF] + 256 * program[(IRQ_VECTOR + 1) & 0x7FFF]
-            cost += 7  # nes-py counts an interrupt's 7 cycles on top of the instruction's
-        elif operation == UNKNOWN:
-            console.strayed = 1
-        elif operation != NOP:  # read, modify, write back
-            if operation == INC:
-                result = (value + 1) & 0xFF
-            elif operation == DEC:
-                result = (value - 1) & 0xFF
-            elif operation == ASL:
-                carry, result = value >> 7, (value << 1) & 0xFF
-            elif operation == LSR:
-                carry, result = value & 1, value >> 1
-            elif operation == ROL:
-                carry, result = value >> 7, (value << 1) & 0xFF | carry
-            else:  # ROR
-                carry, result = value & 1, value >> 1 | carry << 7
-            if address < 0x2000:
-                ram[address & 0x7FF] = result
+            elif operation == JMP_INDIRECT:  # the 6502 does not carry into the pointer's page
+                high = operand & 0xFF00 | (operand + 1) & 0xFF
+                pc = _read_memory(console, cartridge, operand) + 256 * _read_memory(console, cartridge, high)
+            elif operation == PHA:
+                ram[STACK | console.sp] = a
+                console.sp = (console.sp - 1) & 0xFF
+            elif operation == PLA:
+                console.sp = (console.sp + 1) & 0xFF
+                a = result = Int(ram[STACK | console.sp])
+            elif operation == PHP:
+                ram[STACK | console.sp] = _pack_status(console, result, carry)
+                console.sp = (console.sp - 1) & 0xFF
+            elif operation == PLP or operation == RTI:
+                console.sp = (console.sp + 1) & 0xFF
+                status = Int(ram[STACK | console.sp])
+                result = (status & NEGATIVE) << 8 | (status & ZERO) ^ ZERO
+                carry = (status & CARRY) >> 7
+                console.overflow = status & OVERFLOW
+                console.others = status & OTHERS
+                if operation == RTI:
+                    pc = ram[STACK | (console.sp + 1) & 0xFF] + 256 * ram[STACK | (console.sp + 2) & 0xFF]
+                    console.sp = (console.sp + 2) & 0xFF
+            elif operation == TAX:
+                x = result = a
+            elif operation == TAY:
+                y = result = a
+            elif operation == TXA:
+                a = result = x
+            elif operation == TYA:
+                a = result = y
+            elif operation == TSX:
+                x = result = console.sp
+            elif operation == TXS:
+                console.sp = x
+            elif operation == INX:
+                x = result = (x + 1) & 0xFF
+            elif operation == INY:
+                y = result = (y + 1) & 0xFF
+            elif operation == DEX:
+                x = result = (x - 1) & 0xFF
+            elif operation == DEY:
+                y = result = (y - 1) & 0xFF
+            elif operation == ASL_A:
+                carry = a >> 7
+                a = result = (a << 1) & 0xFF
+            elif operation == LSR_A:
+                carry = a & 1
+                a = result = a >> 1
+            elif operation == ROL_A:
+                rotated = (a << 1) & 0xFF | carry
+                carry = a >> 7
+                a = result = rotated
+            elif operation == ROR_A:
+                rotated = a >> 1 | carry << 7
+                carry = a & 1
+                a = result = rotated
+            elif operation == CLC:
+                carry = 0
+            elif operation == SEC:
+                carry = 1
+            elif operation == CLV:
+                console.overflow = 0
+            elif operation == CLI:
+                console.others &= ~INTERRUPT_DISABLE
+            elif operation == SEI:
+                console.others |= INTERRUPT_DISABLE
+            elif operation == CLD:
+                console.others &= ~DECIMAL
+            elif operation == SED:
+                console.others |= DECIMAL
+            elif operation == JMP_TO_ITSELF:
+                pc = operand
+                cost += (stop - 1 - cycle) // 3 * 3
+            elif operation == POLL_SPRITE_ZERO:
+                value = read_register(console, cartridge, 0x2002, cycle)
+                if value & 0x40 == operand:
+                    turns = poll_sprite_zero(console, cartridge, cycle, stop, POLL_CYCLES)
+                    if turns > 0:
+                        value &= 0x7F  # the first reading has cleared the vertical blank flag
+                        cost += turns * POLL_CYCLES
+                a = result = value
+            elif operation == BRK:
+                status = _pack_status(console, result, carry) | INTERRUPT_DISABLE | DECIMAL
+                console.sp = _push_interrupt(ram, console.sp, pc + 1 & 0xFFFF, status)
+                console.others |= INTERRUPT_DISABLE
+                pc = program[IRQ_VECTOR & 0x7FFF] + 256 * program[(IRQ_VECTOR + 1) & 0x7FFF]
+                cost += 7  # nes-py counts an interrupt's 7 cycles on top of the instruction's
+            elif operation == UNKNOWN:
+                console.strayed = 1
+        else:
+            # Where is the operand?
+            mode = step.special
+            if mode == DIRECT:
+                address = operand
+            elif mode == ABSOLUTE_X:
+                address = (operand + x) & 0xFFFF
+                if (address ^ operand) & 0xFF00:
+                    cost += step.extra_cycles
+            elif mode == ABSOLUTE_Y:
+                address = (operand + y) & 0xFFFF
+                if (address ^ operand) & 0xFF00:
+                    cost += step.extra_cycles
+            elif mode == ZERO_PAGE_X:
+                address = (operand + x) & 0xFF
+            elif mode == INDIRECT_Y:
+                base = ram[operand & 0xFF] + 256 * ram[(operand + 1) & 0xFF]
+                address = (base + y) & 0xFFFF
+                if (address ^ base) & 0xFF00:
+                    cost += step.extra_cycles
+            elif mode == ZERO_PAGE_Y:
+                address = (operand + y) & 0xFF
+            else:  # INDIRECT_X
+                address = ram[(operand + x) & 0xFF] + 256 * ram[(operand + x + 1) & 0xFF]
+            if operation < FIRST_READER:
+                stored = a if operation == STA else x if operation == STX else y
             else:
-                cost += write_register(console, cartridge, address, result, cycle)
+                # What is it?
+                if address < 0x2000:
+                    value = Int(ram[address & 0x7FF])
+                elif address >= 0x8000:
+                    value = Int(program[address & 0x7FFF])
+                else:
+                    value = read_register(console, cartridge, address, cycle)
+                # What is done with it?
+                if operation == LDA:
+                    a = result = value
+                elif operation == LDX:
+                    x = result = value
+                elif operation == LDY:
+                    y = result = value
+                elif operation == CMP:
+                    carry = Int(a >= value)
+                    result = (a - value) & 0xFF
+                elif operation == CPX:
+                    carry = Int(x >= value)
+                    result = (x - value) & 0xFF
+                elif operation == CPY:
+                    carry = Int(y >= value)
+                    result = (y - value) & 0xFF
+                elif operation == AND:
+                    a = result = a & value
+                elif operation == ORA:
+                    a = result = a | value
+                elif operation == EOR:
+                    a = result = a ^ value
+                elif operation == ADC:
+                    total = a + value + carry
+                    console.overflow = OVERFLOW if (a ^ total) & (value ^ total) & 0x80 else 0
+                    carry = total >> 8
+                    a = result = total & 0xFF
+                elif operation == SBC:  # an addition of the complement; the NES has no decimal mode
+                    complement = value ^ 0xFF
+                    total = a + complement + carry
+                    console.overflow = OVERFLOW if (a ^ total) & (complement ^ total) & 0x80 else 0
+                    carry = total >> 8
+                    a = result = total & 0xFF
+                elif operation == BIT:
+                    result = a & value | (value & 0x80) << 1
+                    console.overflow = OVERFLOW if value & 0x40 else 0
+                elif operation == INC:
+                    result = (value + 1) & 0xFF
+                elif operation == DEC:
+                    result = (value - 1) & 0xFF
+                elif operation == ASL:
+                    carry, result = value >> 7, (value << 1) & 0xFF
+                elif operation == LSR:
+                    carry, result = value & 1, value >> 1
+                elif operation == ROL:
+                    carry, result = value >> 7, (value << 1) & 0xFF | carry
+                else:  # ROR
+                    carry, result = value & 1, value >> 1 | carry << 7
+                stored = result
+            if operation < FIRST_READER or operation >= FIRST_MODIFIER:
+                if address < 0x2000:
+                    ram[address & 0x7FF] = stored
+                else:
+                    cost += write_register(console, cartridge, address, stored, cycle)
         cycle += cost
 
     console.pc, console.a, console.x, console.y, console.cycle = pc, a, x, y, cycle
@@ -305,5 +282,5 @@ def _pack_status(console: Console, result: int, carry: int) -> int:
 @compiled
 def _read_memory(console: Console, cartridge: Cartridge, address: int) -> int:
     if address < 0x2000:
-        return console.ram[address & 0x7FF]
-    return cartridge.program[address & 0x7FFF]
+        return Int(console.ram[address & 0x7FF])
+    return Int(cartridge.program[address & 0x7FFF])

@@ -11,6 +11,7 @@ import os
 # --- The game ---------------------------------------------------------------------------------------------------------
 WORLD, STAGE = 1, 1  # which level: worlds 1-8, stages 1-4
 ACTIONS = "simple"  # "right_only" (5 actions), "simple" (7) or "complex" (12): fewer actions learn faster
+EMULATOR = "fast"  # "fast" is ours, compiled at the first start; "nes_py" is what it was checked against, 50x slower
 FRAME_SKIP = 4  # frames an action is held: 15 decisions a second are enough for Mario, and 4x cheaper than 60
 NOOP_START_MAX_FRAMES = 30  # episodes start after 0-30 idle frames, or a greedy policy sees one single episode
 NO_PROGRESS_DECISIONS = 150  # cut an episode after 10 s without getting further: standing at a pipe teaches little
@@ -18,7 +19,7 @@ REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a 
 FLAG_BONUS = 1.0  # added on the decision that reaches the flag: the raw reward pays nothing for it
 
 # --- Collectors: processes that play ----------------------------------------------------------------------------------
-NUM_PROCESSES = 4  # was 2; nes-py makes about 130 decisions/s on a core, and every collector fills one core
+NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or 130 with nes-py
 ENVS_PER_PROCESS = 4  # emulators a collector: one policy call decides for all of them
 CHUNK_DECISIONS = 32  # ticks a collector writes before it rings: 4 x 32 experiences = 0.9 MB at once
 REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together: 10,000 for each of 4 collectors
@@ -78,9 +79,9 @@ SEED = 1  # everything random derives from it
 
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-# A core plays 130 decisions/s (nes-py) or trains on 1,400 samples/s: at REPLAY_RATIO 8 that is 0.7 cores of learning
-# for one of playing. The learner gets what the collectors leave.
-_COLLECTORS = max(1, min(round(0.55 * _CORES), 16))
+# A core trains on 1,400 samples/s: at REPLAY_RATIO 8 it wants 175 decisions/s, and one collector with the fast emulator
+# plays enough for a dozen cores. (With nes-py's 130 decisions/s, about half of the cores should collect.)
+_COLLECTORS = max(1, _CORES // 12)
 
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # 1,400 instead of 560 samples/s on a core (docs/benchmarks.md)
@@ -90,12 +91,12 @@ CPU_OVERRIDES = {
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit
     "NUM_PROCESSES": _COLLECTORS,  # from the core count, above
     "ENVS_PER_PROCESS": 8,  # eight streams from few processes: more variety in replay, one policy call for all
-    "CHUNK_DECISIONS": 16,  # 8 x 16 = 128 experiences, about one second of play on nes-py
-    "REP_Q_SIZE": 2_048 * _COLLECTORS,  # 4,096 experiences (29 MB) a ring: half a minute of play
+    "CHUNK_DECISIONS": 16,  # 8 x 16 = 128 experiences: half a second of what two cores can learn from
+    "REP_Q_SIZE": 2_048 * _COLLECTORS,  # 4,096 experiences (29 MB) a ring
     "EPISODES_PER_EPOCH": 4,  # with the two lines below: a publish at least every 3,000 decisions
     "MODEL_UPDATE_FREQUENCY": 2,  # 8 episodes: some 1,200 decisions of a beginner, 2,800 of one who clears the level
     # What is on its way (a commit, a chunk of each collector) comes on top, and all of it stays below 3,000.
     "PUBLISH_MAX_DECISIONS": 3_000 - 256 - 128 * _COLLECTORS,
     "EXPERIENCE_BATCH_SIZE": 256,  # half a second's worth would otherwise wait for the timer at every commit
-    "WARMUP_EXPERIENCES": 1_000 * _COLLECTORS,  # 8 s of play on nes-py: the first loss comes while one still watches
+    "WARMUP_EXPERIENCES": 1_000 * _COLLECTORS,  # the first loss comes while one still watches
 }

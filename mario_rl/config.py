@@ -49,6 +49,7 @@ class Settings:
     world: Annotated[int, Between(1, 8)]
     stage: Annotated[int, Between(1, 4)]
     actions: Literal["right_only", "simple", "complex"]
+    emulator: Literal["fast", "nes_py"]
     frame_skip: Annotated[int, Between(1, 16)]
     noop_start_max_frames: Annotated[int, Between(0, 200)]
     no_progress_decisions: Annotated[int, Positive]

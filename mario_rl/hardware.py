@@ -70,8 +70,10 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
         raise HardwareError("DEVICE = 'cuda', but torch sees no CUDA device: set DEVICE to 'auto' or 'cpu'.")
     device = torch.device("cuda" if on_gpu else "cpu")
     num_gpus = (torch.cuda.device_count() if settings.use_data_parallel else 1) if on_gpu else 0
-    # Collectors take a core each; OpenMP barriers of an oversubscribed learner cost more than the threads bring.
-    free_cores = num_cores() - (0 if serial else settings.num_processes)
+    # With nes-py a collector fills a core, and OpenMP barriers of an oversubscribed learner cost more than the threads
+    # bring. With the fast emulator collectors mostly wait for the replay ratio, and leave the learner all cores.
+    filled_cores = settings.num_processes if settings.emulator == "nes_py" and not serial else 0
+    free_cores = num_cores() - filled_cores
     learner_threads = settings.learner_threads or max(1, free_cores)
     dtype, precision = _choose_precision(settings, device, learner_threads)
     mode, compilation = _choose_compilation(settings, device, num_gpus)

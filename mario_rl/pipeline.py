@@ -122,6 +122,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         world=s.world,
         stage=s.stage,
         actions=s.actions,
+        emulator=s.emulator,
         frame_skip=s.frame_skip,
         noop_start_max_frames=s.noop_start_max_frames,
         no_progress_decisions=s.no_progress_decisions,

@@ -16,7 +16,7 @@ from mario_rl.files import replace_durably
 from mario_rl.hardware import describe_machine
 
 RECORD = "run.json"
-_PACKAGES = ("torch", "numpy", "nes-py", "gym-super-mario-bros", "opencv-python", "safetensors", "zstandard")
+_PACKAGES = ("torch", "numpy", "numba", "nes-py", "gym-super-mario-bros", "opencv-python", "safetensors", "zstandard")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,14 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mario_rl import hardware, runs
 from mario_rl.checkpoints import Checkpoint, CheckpointError, CheckpointStore
 from mario_rl.config import ChosenSettings, Settings, SettingsError, choose_settings, read_config_module
-from mario_rl.emulation.nes_py import find_rom
+from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.errors import UserError
 from mario_rl.network import NetworkShape
@@ -53,7 +54,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     checkpoint = checks.run(lambda: _load_checkpoint(resumed, settings, shape, limits))
     weights = checks.run(lambda: load_policy(wishes.init, shape, settings.actions) if wishes.init else None)
     plan = checks.run(lambda: hardware.make_plan(settings, serial=wishes.serial))
-    checks.run(find_rom)
+    checks.run(lambda: check_rom(settings.emulator))
     if wishes.serial and not settings.replay_ratio:
         checks.faults.append("--serial needs REPLAY_RATIO above 0: it decides when to play and when to train.")
     checks.finish()
@@ -62,6 +63,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
 
     run = resumed or runs.new_run(project, settings)
     console = Console()
+    settings = replace(settings, emulator=choose_emulator(settings.emulator, console.line))
     console.line(describe_plan(plan, chosen, run.name, serial=wishes.serial))
     pipeline = connect(settings, plan, console, serial=wishes.serial)
     missing = pipeline.restore(checkpoint) if checkpoint is not None else []

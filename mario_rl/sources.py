@@ -229,8 +229,8 @@ class SerialSource:
 
     def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> bool:
         """Whether the emulators could be put back where they were."""
-        if not state or len(state["episodes"]) != self._reader.memory.shape.num_envs:
-            return False  # the checkpoint was written by a parallel run
+        if not state or not self._collector.fits(state):
+            return False  # the checkpoint was written by a parallel run, or with another emulator
         self._collector.load(state, tensors)
         return True
 

@@ -1,8 +1,9 @@
 """A collector: E emulators, one policy, one ring. Runs in a child process; in serial mode inside the learner's.
 
-Every tick each emulator leaves one row. Its picture is drawn straight into the ring's slot, one policy call decides for
-all emulators, and each emulator then plays its action. On the tick after an episode's end the row is the FINAL picture,
-and the emulator starts its next episode instead of acting. Acting takes no lock: the network is the collector's own.
+Every tick each emulator leaves one row. One policy call decides for all emulators, one call plays all of them, and
+their next pictures are drawn straight into the ring's slot. On the tick after an episode's end the row is the FINAL
+picture, and the emulator starts its next episode instead of acting. Acting takes no lock: the network is the collector's
+own.
 """
 
 import time
@@ -43,10 +44,13 @@ class Collector:
         self._setup = setup
         self._control = control
         self._slots = slots
-        acting_seed, *episode_seeds = setup.seed.spawn(1 + setup.num_envs)
+        acting_seed, episodes_seed = setup.seed.spawn(2)
         self._rng = np.random.default_rng(acting_seed)
-        self._episodes = [Episodes(setup.task, np.random.default_rng(seed)) for seed in episode_seeds]
+        self._episodes = Episodes(setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
         self._stacks = np.zeros((setup.num_envs, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        # Where the picture after a chunk's last tick waits for the next chunk.
+        self._pending = np.empty((setup.num_envs, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        self._episodes.draw(self._pending, 0)
         self._network = QNetwork(setup.network).eval().requires_grad_(False)
         self._weights = self._network.state_dict()
         self._num_actions = len(ACTION_SETS[setup.task.actions])
@@ -59,25 +63,26 @@ class Collector:
 
     def collect_chunk(self, rows: Rows) -> bool:
         """Fill a chunk; False when the run was stopped in the middle of it."""  # rows: [envs, decisions, ...]
+        last_tick = self._setup.chunk_decisions - 1
+        rows.frame[:, 0] = self._pending[:, 0]
         for tick in range(self._setup.chunk_decisions):
             if self._control.stop:
                 return False
-            for env, episodes in enumerate(self._episodes):
-                frame = rows.frame[env, tick]
-                episodes.draw(frame)
-                self._push(env, frame, fill=episodes.at_start)
+            self._push(rows.frame[:, tick])
             actions = self._decide()
-            for env, episodes in enumerate(self._episodes):
-                self._play(episodes, int(actions[env]), rows, env, tick)
+            if tick < last_tick:
+                self._episodes.play(actions, rows, tick, rows.frame, tick + 1)
+            else:
+                self._episodes.play(actions, rows, tick, self._pending, 0)
         return True
 
-    def _push(self, env: int, frame: npt.NDArray[np.uint8], fill: bool) -> None:
-        stack = self._stacks[env]
-        if fill:
-            stack[:] = frame
-        else:
-            stack[:-1] = stack[1:]
-            stack[-1] = frame
+    def _push(self, frames: npt.NDArray[np.uint8]) -> None:
+        """Put the newest pictures on the stacks; an episode's first fills its whole stack."""  # [envs, 84, 84]
+        self._stacks[:, :-1] = self._stacks[:, 1:]
+        self._stacks[:, -1] = frames
+        starting = self._episodes.at_start
+        if starting.any():
+            self._stacks[starting] = frames[starting, None]
 
     @torch.inference_mode()
     def _decide(self) -> npt.NDArray[np.int64]:
@@ -91,33 +96,21 @@ class Collector:
             actions = np.where(explores, actions, q_values.argmax(dim=1).numpy())
         return actions
 
-    @staticmethod
-    def _play(episodes: Episodes, action: int, rows: Rows, env: int, tick: int) -> None:
-        at = (env, tick)
-        rows.episode_reward[at], rows.episode_distance[at] = 0, 0
-        rows.episode_decisions[at], rows.episode_cleared[at] = 0, 0
-        if episodes.over:
-            summary = episodes.summary
-            rows.action[at], rows.reward[at], rows.marks[at] = 0, 0, Mark.FINAL
-            rows.episode_reward[at], rows.episode_distance[at] = summary.reward, summary.distance
-            rows.episode_decisions[at], rows.episode_cleared[at] = summary.decisions, summary.cleared
-            episodes.begin()
-            return
-        start = Mark.START if episodes.at_start else Mark(0)
-        result = episodes.decide(action)
-        rows.action[at], rows.reward[at], rows.marks[at] = action, result.reward, start | result.marks
-
     def state(self) -> dict[str, Any]:
         """What serial mode's checkpoint keeps as JSON."""
         return {
             "rng": self._rng.bit_generator.state,
-            "episodes": [episodes.state() for episodes in self._episodes],
+            "episodes": self._episodes.state(),
         }
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What serial mode's checkpoint keeps as tensors."""
         weights = {f"acting.{name}": tensor for name, tensor in self._weights.items()}
-        return weights | {"stacks": torch.from_numpy(self._stacks)}
+        return weights | {"stacks": torch.from_numpy(self._stacks), "pending": torch.from_numpy(self._pending)}
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether `load` can continue from this state: the same emulator with as many games."""
+        return self._episodes.fits(state["episodes"])
 
     def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Continue from a serial checkpoint."""
@@ -125,14 +118,13 @@ class Collector:
             tensor.copy_(tensors[f"acting.{name}"])
         self.weights_version = self._slots.version
         self._stacks[:] = tensors["stacks"].numpy()
-        for episodes, saved in zip(self._episodes, state["episodes"], strict=True):
-            episodes.load_state(saved)
+        self._pending[:] = tensors["pending"].numpy()
+        self._episodes.load_state(state["episodes"])
         self._rng.bit_generator.state = state["rng"]
 
     def close(self) -> None:
         """Free the emulators."""
-        for episodes in self._episodes:
-            episodes.close()
+        self._episodes.close()
 
 
 def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: RingWriter, control: Control) -> None:

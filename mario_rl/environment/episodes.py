@@ -1,15 +1,21 @@
 """Episodes as the agent meets them: held actions, random starts, a cut without progress, the training reward.
 
 training reward = raw reward x `reward_scale` + `flag_bonus` on the decision that reaches the flag.
+
+All games of a collector go through here together, one tick at a time, as arrays with one entry a game. On the tick after
+an episode's end the game is not played: its row is the FINAL picture, and it starts its next episode.
 """
 
+import base64
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from mario_rl.environment.actions import ACTION_SETS, NOOP, ActionSet
-from mario_rl.environment.game import MarioGame
-from mario_rl.experience import EpisodeSummary, FrameArray, Mark
+from mario_rl.emulation.emulator import NO_RESTART, EmulatorName, make_emulator
+from mario_rl.emulation.rules import Level
+from mario_rl.environment.actions import ACTION_SETS, ActionSet
+from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
 
 
 class TaskRules(NamedTuple):
@@ -18,6 +24,7 @@ class TaskRules(NamedTuple):
     world: int
     stage: int
     actions: ActionSet
+    emulator: EmulatorName
     frame_skip: int  # frames an action is held
     noop_start_max_frames: int  # an episode starts after 0 to this many idle frames
     no_progress_decisions: int  # cut the episode after so many decisions without a new furthest x
@@ -25,93 +32,109 @@ class TaskRules(NamedTuple):
     flag_bonus: float
 
 
-class DecisionResult(NamedTuple):
-    """What one decision left."""
-
-    reward: float  # training reward
-    marks: Mark  # TERMINATED, TRUNCATED or nothing
-
-
 class Episodes:
-    """One emulator's succession of episodes."""
+    """Some games' succession of episodes."""
 
-    def __init__(self, rules: TaskRules, rng: np.random.Generator) -> None:
+    def __init__(self, rules: TaskRules, num_games: int, rng: np.random.Generator) -> None:
         self._rules = rules
         self._rng = rng
-        self._buttons = ACTION_SETS[rules.actions]
-        self._game = MarioGame(rules.world, rules.stage)
-        self._noop_frames = 0
-        self._actions_taken = bytearray()
-        self._raw_reward = 0.0
-        self._distance = 0
-        self._last_progress = 0  # the decision at which the distance last grew
-        self._cleared = False
-        self.over = False
-        self.begin()
+        self._emulator = make_emulator(rules.emulator, Level(rules.world, rules.stage), num_games)
+        self._joypad = np.array(ACTION_SETS[rules.actions], np.uint8)
+        # Of each game's present episode.
+        self._raw_rewards = np.zeros(num_games, np.float64)
+        self._distances = np.zeros(num_games, np.int32)
+        self._num_decisions = np.zeros(num_games, np.int32)
+        self._progress_decisions = np.zeros(num_games, np.int32)  # how many there were when the distance last grew
+        self._cleared = np.zeros(num_games, np.bool_)
+        self._over = np.ones(num_games, np.bool_)
+        self._begin_all()
 
     @property
-    def at_start(self) -> bool:
-        """Whether no decision was made yet in this episode."""
-        return not self._actions_taken
+    def at_start(self) -> npt.NDArray[np.bool_]:
+        """Whether no decision was made yet in the present episode."""  # [games]
+        return self._num_decisions == 0
 
-    @property
-    def summary(self) -> EpisodeSummary:
-        """The episode so far."""
-        return EpisodeSummary(self._raw_reward, self._distance, len(self._actions_taken), self._cleared)
+    def draw(self, pictures: FrameArray, tick: int) -> None:
+        """Draw every game as it is now."""  # [games, ticks, 84, 84]
+        self._emulator.draw(pictures, tick)
 
-    def begin(self) -> None:
-        """Start the next episode, after a random number of idle frames."""
-        self._begin_with(int(self._rng.integers(self._rules.noop_start_max_frames + 1)))
+    def play(self, actions: npt.NDArray[np.int64], rows: Rows, tick: int, pictures: FrameArray, next_tick: int) -> None:
+        """Play one tick: fill the rows of `tick`, but for their pictures, and draw what comes after at `next_tick`."""
+        over, rules = self._over.copy(), self._rules
+        self._write_summaries(rows, tick, over)
+        rows.marks[:, tick] = np.where(over, Mark.FINAL, np.where(self.at_start, Mark.START, 0))
 
-    def decide(self, action: int) -> DecisionResult:
-        """Hold an action for `frame_skip` frames."""
-        self._actions_taken.append(action)
-        result = self._game.play(self._buttons[action], self._rules.frame_skip)
-        self._raw_reward += result.reward
-        x = self._game.x
-        if x > self._distance:
-            self._distance = x
-            self._last_progress = len(self._actions_taken)
-        reward = result.reward * self._rules.reward_scale
-        self.over = True
-        if result.done:
-            self._cleared = result.flag
-            return DecisionResult(reward + self._rules.flag_bonus * result.flag, Mark.TERMINATED)
-        if len(self._actions_taken) - self._last_progress >= self._rules.no_progress_decisions:
-            return DecisionResult(reward, Mark.TRUNCATED)
-        self.over = False
-        return DecisionResult(reward, Mark(0))
+        outcomes = self._step(actions, over, pictures, next_tick)
+        self._raw_rewards += outcomes.reward
+        self._num_decisions[~over] += 1
+        grown = outcomes.x > self._distances
+        self._distances[grown] = outcomes.x[grown]
+        self._progress_decisions[grown] = self._num_decisions[grown]
+        stuck = self._num_decisions - self._progress_decisions >= rules.no_progress_decisions
+        self._cleared |= outcomes.flag
+        self._over[:] = outcomes.done | stuck
 
-    def draw(self, frame: FrameArray) -> None:
-        """Write the present picture into `frame`."""  # [84, 84] uint8
-        self._game.draw(frame)
+        rows.action[:, tick] = np.where(over, 0, actions)
+        rows.reward[:, tick] = outcomes.reward * rules.reward_scale + outcomes.flag * rules.flag_bonus
+        rows.marks[:, tick] |= np.where(outcomes.done, Mark.TERMINATED, np.where(stuck, Mark.TRUNCATED, 0))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps. nes-py cannot save its state, so the actions of this episode are kept instead."""
+        """What a checkpoint keeps."""
         return {
-            "noop_frames": self._noop_frames,
-            "actions_taken": list(self._actions_taken),
+            "emulator": self._rules.emulator,
+            "level": [self._rules.world, self._rules.stage],
+            "games": base64.b64encode(self._emulator.state()).decode(),
+            "episodes": {name: array.tolist() for name, array in self._arrays().items()},
             "rng": self._rng.bit_generator.state,
         }
 
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether `load_state` can continue from this state."""
+        same_task = state["emulator"] == self._rules.emulator and state["level"] == [self._rules.world, self._rules.stage]
+        return same_task and len(state["episodes"]["over"]) == len(self._over)
+
     def load_state(self, state: dict[str, Any]) -> None:
-        """Return to a saved moment by playing the episode's actions again; the game is deterministic."""
-        self._begin_with(state["noop_frames"])
-        for action in state["actions_taken"]:
-            self.decide(action)
+        """Return to a saved moment."""
+        self._emulator.load_state(base64.b64decode(state["games"]))
+        for name, array in self._arrays().items():
+            array[:] = state["episodes"][name]
         self._rng.bit_generator.state = state["rng"]
 
     def close(self) -> None:
         """Free the emulator."""
-        self._game.close()
+        self._emulator.close()
 
-    def _begin_with(self, noop_frames: int) -> None:
-        self._game.restart()
-        self._game.play(NOOP, noop_frames)
-        self._noop_frames = noop_frames
-        self._actions_taken.clear()
-        self._raw_reward = 0.0
-        self._distance = self._game.x
-        self._last_progress = 0
-        self._cleared = False
-        self.over = False
+    def _step(self, actions: Any, restart: npt.NDArray[np.bool_], pictures: FrameArray, tick: int) -> Any:
+        """Play, or restart where asked to; a new episode's figures are those of its first picture."""
+        idle_frames = self._rng.integers(self._rules.noop_start_max_frames + 1, size=len(restart), dtype=np.int32)
+        restarts = np.where(restart, idle_frames, np.int32(NO_RESTART))
+        self._emulator.step(self._joypad[actions], self._rules.frame_skip, restarts, pictures, tick)
+        outcomes = self._emulator.outcomes
+        self._raw_rewards[restart] = 0
+        self._num_decisions[restart] = 0
+        self._progress_decisions[restart] = 0
+        self._distances[restart] = outcomes.x[restart]
+        self._cleared[restart] = False
+        return outcomes
+
+    def _begin_all(self) -> None:
+        num_games = len(self._over)
+        pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        self._step(np.zeros(num_games, np.int64), self._over, pictures, 0)
+        self._over[:] = False
+
+    def _write_summaries(self, rows: Rows, tick: int, over: npt.NDArray[np.bool_]) -> None:
+        rows.episode_reward[:, tick] = np.where(over, self._raw_rewards, 0)
+        rows.episode_distance[:, tick] = np.where(over, self._distances, 0)
+        rows.episode_decisions[:, tick] = np.where(over, self._num_decisions, 0)
+        rows.episode_cleared[:, tick] = over & self._cleared
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            "raw_rewards": self._raw_rewards,
+            "distances": self._distances,
+            "num_decisions": self._num_decisions,
+            "progress_decisions": self._progress_decisions,
+            "cleared": self._cleared,
+            "over": self._over,
+        }

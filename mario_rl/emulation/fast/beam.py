@@ -15,9 +15,10 @@ nes-py's ways, which we follow: every other picture is one dot shorter while ren
 beam is on it, not two tiles ahead.
 """
 
+from mario_rl.emulation.fast.canvas import SCREEN_HEIGHT, SCREEN_WIDTH, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import SCREEN_HEIGHT, SCREEN_WIDTH, Console
+from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.picture import draw_pixels, prepare_drawing
 from mario_rl.emulation.fast.sprites import sprite_zero_x
 
@@ -35,18 +36,18 @@ FINE_Y, COARSE_Y, VERTICAL_NAMETABLE = 0x7000, 0x03E0, 0x0800
 
 
 @compiled
-def catch_up(console: Console, cartridge: Cartridge, until: int) -> None:
+def catch_up(console: Console, cartridge: Cartridge, canvas: Canvas, until: int) -> None:
     """Move the beam to dot `until` (since power-on), drawing if the frame is to be drawn."""
     while console.dot < until:
-        _move(console, cartridge, until, False)
+        _move(console, cartridge, canvas, until, False)
 
 
 @compiled
-def run_to_sprite_zero_change(console: Console, cartridge: Cartridge, until: int) -> None:
+def run_to_sprite_zero_change(console: Console, cartridge: Cartridge, canvas: Canvas, until: int) -> None:
     """Move the beam until just after the dot that changes the sprite 0 flag, or to `until`."""
     before = console.sprite_zero_hit
     while console.dot < until and console.sprite_zero_hit == before:
-        _move(console, cartridge, until, True)
+        _move(console, cartridge, canvas, until, True)
 
 
 @compiled
@@ -59,7 +60,7 @@ def beam_line(console: Console) -> int:
 
 
 @compiled
-def _move(console: Console, cartridge: Cartridge, until: int, stop_at_hit: bool) -> None:
+def _move(console: Console, cartridge: Cartridge, canvas: Canvas, until: int, stop_at_hit: bool) -> None:
     """Move the beam through one part of the picture."""
     position = console.dot - console.picture_start
     limit = until - console.picture_start
@@ -77,7 +78,7 @@ def _move(console: Console, cartridge: Cartridge, until: int, stop_at_hit: bool)
     elif position >= AFTER_VISIBLE:
         console.dot = console.picture_start + min(limit, VBLANK)
     elif position >= FIRST_VISIBLE:
-        _move_through_lines(console, cartridge, position, min(limit, AFTER_VISIBLE), stop_at_hit)
+        _move_through_lines(console, cartridge, canvas, position, min(limit, AFTER_VISIBLE), stop_at_hit)
     elif position <= 0:
         if limit > 0:
             console.vblank = console.sprite_zero_hit = 0
@@ -100,10 +101,10 @@ def _move_through_pre_render(console: Console, first: int, last: int) -> None:
 
 
 @compiled
-def _move_through_lines(console: Console, cartridge: Cartridge, position: int, limit: int, stop_at_hit: bool) -> None:
-    drawing = console.drawing
+def _move_through_lines(console: Console, cartridge: Cartridge, canvas: Canvas, position: int, limit: int, stop_at_hit: bool) -> None:
+    drawing = canvas.drawing
     if drawing:
-        prepare_drawing(console, cartridge)
+        prepare_drawing(console, cartridge, canvas)
     line = (position - FIRST_VISIBLE) // DOTS_PER_LINE
     line_start = FIRST_VISIBLE + line * DOTS_PER_LINE
     while position < limit:
@@ -119,7 +120,7 @@ def _move_through_lines(console: Console, cartridge: Cartridge, position: int, l
                         last = last_pixel = hit + 1
                         limit = line_start + last
             if drawing:
-                draw_pixels(console, cartridge, line, first, last_pixel)
+                draw_pixels(console, cartridge, canvas, line, first, last_pixel)
             if console.rendering:
                 _move_right(console, first, last_pixel)
         if console.rendering:

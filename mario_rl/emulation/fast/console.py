@@ -9,9 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-SCREEN_HEIGHT, SCREEN_WIDTH = 240, 256
-TILES_PER_LINE = 33  # 32, and one more when a line begins inside a tile
-
 # A row of CONSOLE. To numba it is a typed record; mypy cannot see its fields.
 Console: TypeAlias = Any
 
@@ -60,25 +57,12 @@ CONSOLE = np.dtype(
         ("sprites", _BYTE, 0x100),  # 64 x (y - 1, tile, attributes, x)
         ("held_sprites", _BYTE, 8),
         # Of this emulator, not of the console.
-        ("drawing", _WORD),  # whether the frame in hand will be looked at
         ("strayed", _WORD),  # the program did what is not emulated: an unknown opcode, 8 x 16 sprites, ...
-        # Not a part of what a frame depends on.
         ("last_x", _WORD),  # of the game rules: Mario's x and the clock after the last frame that counted
         ("last_time", _WORD),
-        ("screen", _BYTE, (SCREEN_HEIGHT, SCREEN_WIDTH)),  # the last drawn frame, in inks (see picture.py)
-        # Room for drawing (picture.py). Nothing in it outlives a call.
-        ("palette_words", np.uint64, 16),
-        ("fetched_row", _WORD),  # the row of tiles in the next two; -1: none
-        ("tile_patterns", _WORD, TILES_PER_LINE),
-        ("tile_palettes", _WORD, TILES_PER_LINE),
-        ("line_pixels", np.uint64, TILES_PER_LINE),
-        ("line_sprites", _BYTE, (SCREEN_HEIGHT, 8)),
-        ("num_line_sprites", _BYTE, SCREEN_HEIGHT),
     ],
     align=True,
 )
-
-CORE_WORDS: int = CONSOLE.fields["last_x"][1] // 8  # all that the next frame depends on
 
 RESET_STATUS = 0b0011_0100  # nes-py's, in its bit order
 

@@ -11,15 +11,16 @@ import numpy.typing as npt
 
 from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART, Outcomes
+from mario_rl.emulation.fast.canvas import CANVAS, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge, insert_cartridge
 from mario_rl.emulation.fast.colours import COLOUR_NUMBERS, GREYS, RGB
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import CONSOLE, CORE_WORDS, Console, power_on
+from mario_rl.emulation.fast.console import CONSOLE, Console, power_on
 from mario_rl.emulation.fast.frame import run_frame
-from mario_rl.emulation.fast.greys import reduce_screen
+from mario_rl.emulation.fast.reducing import reduce_screen
 from mario_rl.emulation.rom import find_rom, read_rom
 from mario_rl.emulation.rules import NOOP, PRELEVEL_TIMER, Level
-from mario_rl.experience import FrameArray
+from mario_rl.experience import FRAME_SIZE, FrameArray
 
 player_x = compiled(rules.player_x)
 clock = compiled(rules.clock)
@@ -30,13 +31,14 @@ frame_reward = compiled(rules.frame_reward)
 hasten_area_change = compiled(rules.hasten_area_change)
 
 
-
 @compiled
 def step_games(
     consoles: npt.NDArray[np.void],  # [games]
-    memories: npt.NDArray[np.uint64],  # [games, words] the same memory
+    latest: FrameArray,  # [games, 84, 84] the picture of each
     level_start: npt.NDArray[np.void],  # [1]
+    start_picture: FrameArray,  # [84, 84]
     cartridge: Cartridge,  # [1]
+    canvas: Canvas,  # [1] this thread's own
     buttons: npt.NDArray[np.uint8],
     num_frames: int,
     restarts: npt.NDArray[np.int32],
@@ -47,31 +49,44 @@ def step_games(
     last: int,
 ) -> bool:
     """Step games [first, last); False when one of them did what is not emulated."""
-    before = np.empty(CORE_WORDS, np.uint64)
+    before = np.empty(1, CONSOLE)
     good = True
     for game in range(first, last):
-        console = consoles[game]
+        reward, done, flag = 0, False, False
         if restarts[game] == NO_RESTART:
-            reward, done, flag = _play(console, memories[game], before, cartridge[0], buttons[game], num_frames)
+            reward, done, flag = _play(consoles, game, before, cartridge[0], canvas[0], buttons[game], num_frames)
+            reduce_screen(canvas[0].screen, latest[game])
+        elif restarts[game] == 0:
+            consoles[game] = level_start[0]
+            _copy_picture(start_picture, latest[game])
         else:
             consoles[game] = level_start[0]
-            _play(console, memories[game], before, cartridge[0], NOOP, restarts[game])
-            reward, done, flag = 0, False, False
+            _play(consoles, game, before, cartridge[0], canvas[0], NOOP, restarts[game])
+            reduce_screen(canvas[0].screen, latest[game])
         outcomes.reward[game] = reward
         outcomes.done[game] = done
         outcomes.flag[game] = flag
-        outcomes.x[game] = player_x(console.ram)
-        reduce_screen(console.screen, pictures[game, tick])
-        good = good and not console.strayed
+        outcomes.x[game] = player_x(consoles[game].ram)
+        _copy_picture(latest[game], pictures[game, tick])
+        good = good and not consoles[game].strayed
     return good
 
 
 @compiled
+def _copy_picture(source: FrameArray, target: FrameArray) -> None:
+    for y in range(FRAME_SIZE):  # numba copies a slice byte by byte; these loops become vector instructions
+        source_row, target_row = source[y], target[y]
+        for x in range(FRAME_SIZE):
+            target_row[x] = source_row[x]
+
+
+@compiled
 def _play(
-    console: Console,
-    memory: npt.NDArray[np.uint64],
-    before: npt.NDArray[np.uint64],
+    consoles: npt.NDArray[np.void],
+    game: int,
+    before: npt.NDArray[np.void],
     cartridge: Cartridge,
+    canvas: Canvas,
     buttons: int,
     num_frames: int,
 ) -> tuple[int, bool, bool]:
@@ -80,6 +95,7 @@ def _play(
     Only the last frame is drawn. Which one that is turns out differently when Mario dies, or when a cut-scene follows;
     then the state before it is taken up again and the frame is run once more, with drawing.
     """
+    console: Console = consoles[game]
     ram = console.ram
     total = 0
     done = flag = False
@@ -87,8 +103,8 @@ def _play(
     for frame in range(num_frames):
         held, drawn = buttons, frame == num_frames - 1
         if not drawn:
-            _copy_core(memory, before)
-        run_frame(console, cartridge, buttons, drawn)
+            before[0] = console
+        run_frame(console, cartridge, canvas, buttons, drawn)
         x, time, dying = player_x(ram), clock(ram), is_dying(ram)
         total += frame_reward(x - console.last_x, time - console.last_time, dying)
         console.last_x, console.last_time = x, time
@@ -99,74 +115,70 @@ def _play(
         hasten_area_change(ram)
         while is_busy(ram):
             ram[PRELEVEL_TIMER] = 0
-            _copy_core(memory, before)
+            before[0] = console
             held, drawn = NOOP, False
-            run_frame(console, cartridge, NOOP, False)
+            run_frame(console, cartridge, canvas, NOOP, False)
     if not drawn:
-        _copy_core(before, memory)
-        run_frame(console, cartridge, held, True)
+        x, time = console.last_x, console.last_time
+        consoles[game] = before[0]
+        run_frame(console, cartridge, canvas, held, True)
+        console.last_x, console.last_time = x, time
     return total, done, flag
 
 
 @compiled
-def _copy_core(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> None:
-    for word in range(CORE_WORDS):  # a slice would be copied byte by byte
-        target[word] = source[word]
-
-
-@compiled
-def advance_console(consoles: npt.NDArray[np.void], cartridge: Cartridge, buttons: int) -> None:
+def advance_console(consoles: npt.NDArray[np.void], cartridge: Cartridge, canvas: Canvas, buttons: int) -> None:
     """Run and draw one frame of the first console, without the rules."""
-    run_frame(consoles[0], cartridge[0], buttons, True)
-
-
-@compiled
-def draw_games(consoles: npt.NDArray[np.void], pictures: FrameArray, tick: int) -> None:
-    """Draw every game as it is now."""
-    for game in range(len(consoles)):
-        reduce_screen(consoles[game].screen, pictures[game, tick])
+    run_frame(consoles[0], cartridge[0], canvas[0], buttons, True)
 
 
 class FastConsole:
-    """One console from power-on, without the game's rules; for comparing frame by frame."""
+    """One console from power-on, without the game's rules."""
 
     def __init__(self, *, true_colours: bool = False) -> None:
         rom = read_rom(find_rom())
         self.cartridge = insert_cartridge(rom, COLOUR_NUMBERS if true_colours else GREYS)
+        self.canvas = np.zeros(1, CANVAS)
         self.consoles = np.zeros(1, CONSOLE)
         power_on(self.consoles, int.from_bytes(rom.program[0x7FFC:0x7FFE], "little"))
-        self.ram: npt.NDArray[np.uint8] = self.consoles["ram"][0]
+        self.ram: npt.NDArray[np.uint8] = self.consoles["ram"][0]  # live
+        self.screen: npt.NDArray[np.uint8] = self.canvas["screen"][0]  # live; greys, or with `true_colours` their numbers
 
     def advance(self, buttons: int) -> None:
         """Run one frame with these buttons held."""
-        advance_console(self.consoles, self.cartridge, buttons)
+        advance_console(self.consoles, self.cartridge, self.canvas, buttons)
 
     @property
     def rgb(self) -> npt.NDArray[np.uint8]:
         """The screen in colours; for a console made with `true_colours`."""  # [240, 256, 3]
-        return RGB[self.consoles["screen"][0]]
+        return RGB[self.screen]
 
 
 class FastEmulator:
     """A batch of games of one level."""
 
     def __init__(self, level: Level, num_games: int, num_threads: int = 1) -> None:
-        self.num_games = num_games
-        self.outcomes = Outcomes.empty(num_games)
         console = FastConsole()
         rules.skip_start_screen(memoryview(console.ram), console.advance, level)
         console.consoles["last_x"], console.consoles["last_time"] = player_x(console.ram), clock(console.ram)
-        self._cartridge = console.cartridge
+        self.num_games = num_games
+        self.outcomes = Outcomes.empty(num_games)
         self._level_start = console.consoles
-        self._consoles = np.repeat(console.consoles, num_games)
-        self._memories = self._consoles.view(np.uint64).reshape(num_games, CONSOLE.itemsize // 8)
+        self._start_picture = np.empty((FRAME_SIZE, FRAME_SIZE), np.uint8)
+        reduce_screen(console.screen, self._start_picture)
+        self._cartridge = console.cartridge
+        self._consoles = np.empty(num_games, CONSOLE)
+        self._latest = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        self.reset()
+        # Each thread, the caller's own first, plays a run of games on a canvas of its own.
         bounds = np.linspace(0, num_games, min(num_threads, num_games) + 1).astype(int).tolist()
-        self._parts = list(zip(bounds[:-1], bounds[1:], strict=True))
-        self._threads = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
+        self._parts = [(np.zeros(1, CANVAS), first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+        self._threads = ThreadPoolExecutor(len(self._parts))  # makes a thread when it has work for one
 
     def reset(self) -> None:
         """Put every game back to the level's first frame."""
         self._consoles[:] = self._level_start
+        self._latest[:] = self._start_picture
 
     def step(
         self,
@@ -177,21 +189,20 @@ class FastEmulator:
         tick: int,
     ) -> None:
         """Play or restart every game, then draw it at `tick`: one compiled call, or one a thread."""
-        arguments = (
-            self._consoles, self._memories, self._level_start, self._cartridge,
-            buttons, num_frames, restarts, pictures, tick, self.outcomes,
-        )  # fmt: skip
-        if self._threads is None:
-            good = step_games(*arguments, 0, self.num_games)
-        else:
-            parts = [self._threads.submit(step_games, *arguments, first, last) for first, last in self._parts]
-            good = all([part.result() for part in parts])
+        games = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
+        task = (buttons, num_frames, restarts, pictures, tick, self.outcomes)
+        calls = [
+            self._threads.submit(step_games, *games, canvas, *task, first, last)
+            for canvas, first, last in self._parts[1:]
+        ]
+        canvas, first, last = self._parts[0]
+        good = step_games(*games, canvas, *task, first, last) and all([call.result() for call in calls])
         if not good:
             raise RuntimeError('the game did something that the fast emulator does not know; set EMULATOR = "nes_py"')
 
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now."""
-        draw_games(self._consoles, pictures, tick)
+        pictures[:, tick] = self._latest
 
     def ram(self, game: int) -> npt.NDArray[np.uint8]:
         """A game's memory, live."""
@@ -199,14 +210,15 @@ class FastEmulator:
         return memory
 
     def state(self) -> bytes:
-        """All games, as they lie in memory."""
-        return self._consoles.tobytes()
+        """All games, as they lie in memory, and their pictures."""
+        return self._consoles.tobytes() + self._latest.tobytes()
 
     def load_state(self, state: bytes) -> None:
         """Continue from a saved state."""
-        self._consoles[:] = np.frombuffer(state, CONSOLE)
+        consoles, latest = state[: self._consoles.nbytes], state[self._consoles.nbytes :]
+        self._consoles[:] = np.frombuffer(consoles, CONSOLE)
+        self._latest[:] = np.frombuffer(latest, np.uint8).reshape(self._latest.shape)
 
     def close(self) -> None:
         """End the threads."""
-        if self._threads is not None:
-            self._threads.shutdown()
+        self._threads.shutdown()

@@ -5,6 +5,7 @@ way (its picture can show parts of two pictures); the remainder is in the state.
 """
 
 from mario_rl.emulation.fast.beam import DOTS_PER_PICTURE, LENGTH_DECIDED, VBLANK, catch_up
+from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
@@ -14,17 +15,17 @@ CYCLES_PER_FRAME = 29781
 
 
 @compiled
-def run_frame(console: Console, cartridge: Cartridge, buttons: int, drawing: bool) -> None:
+def run_frame(console: Console, cartridge: Cartridge, canvas: Canvas, buttons: int, drawing: bool) -> None:
     """Run one frame with these buttons held, and draw it if asked for."""
     console.buttons = buttons
-    console.drawing = drawing
+    canvas.drawing = drawing
     console.frame_end += CYCLES_PER_FRAME
     dots = 3 * console.frame_end
     while console.dot < dots:
         event = _next_event(console)
         # An instruction at cycle c sees the dots before 3 * (c + 1): those that begin earlier do not see the event.
-        run_processor(console, cartridge, min(event // 3, console.frame_end))
-        catch_up(console, cartridge, min(event + 1, dots))
+        run_processor(console, cartridge, canvas, min(event // 3, console.frame_end))
+        catch_up(console, cartridge, canvas, min(event + 1, dots))
         if console.dot > event == console.picture_start + VBLANK and console.interrupts:
             interrupt(console, cartridge)
 

@@ -27,11 +27,9 @@ import numpy.typing as npt
 (ASL, LSR, ROL, ROR, INC, DEC) = range(58, 64)
 LAST_BRANCH, FIRST_WITH_OPERAND, FIRST_READER, FIRST_MODIFIER = BEQ, STA, ADC, ASL
 
-# Modes: where an operand is. Zero page and absolute are one mode here: once decoded, both are an address. The last two
-# are modes of ours: an address whose place is not sure to be RAM or ROM, as the others' is.
-(
-    IMPLIED, DIRECT, ZERO_PAGE_X, ZERO_PAGE_Y, ABSOLUTE_X, ABSOLUTE_Y, INDIRECT_X, INDIRECT_Y,
-) = range(8)  # fmt: skip
+# Modes: where an operand is. Zero page and absolute are one mode here: once decoded, both are an address. So is immediate:
+# the address of the byte in the program.
+(IMPLIED, DIRECT, ZERO_PAGE_X, ZERO_PAGE_Y, ABSOLUTE_X, ABSOLUTE_Y, INDIRECT_X, INDIRECT_Y) = range(8)
 
 _DATA_SHEET = """
 LDA  A9 imm 2   A5 zp 3   B5 zpx 4   AD abs 4   BD abx 4+  B9 aby 4+  A1 inx 6   B1 iny 5+
@@ -64,7 +62,7 @@ BCC  90 rel 2   BCS  B0 rel 2   BNE  D0 rel 2   BEQ  F0 rel 2
 JMP  4C abs 3   6C ind 5        JSR  20 abs 6   RTS  60 - 6     RTI  40 - 6     BRK  00 - 7
 """
 
-# notation: (mode, bytes of the instruction). An immediate operand's address is that of the byte in the program.
+# notation: (mode, bytes of the instruction)
 _MODES = {
     "-": (IMPLIED, 1), "acc": (IMPLIED, 1), "rel": (IMPLIED, 2), "ind": (IMPLIED, 3),
     "imm": (DIRECT, 2), "zp": (DIRECT, 2), "zpx": (ZERO_PAGE_X, 2), "zpy": (ZERO_PAGE_Y, 2),
@@ -109,10 +107,10 @@ STEP = np.dtype(
     [
         ("operation", np.uint8),
         ("cycles", np.uint8),
-        ("extra_cycles", np.uint8),  # for a crossed page; for a taken branch; for one turn of a polling loop
-        ("special", np.uint8),
-        ("next", np.uint16),
-        ("operand", np.uint16),  # a value, an address, or where a branch leads
+        ("extra_cycles", np.uint8),  # when an index leads into another page; when a branch is taken
+        ("mode", np.uint8),
+        ("operand", np.uint16),  # an address; where a branch leads; what a polling loop waits with
+        ("next", np.uint16),  # the address of the step that follows
     ],
     align=True,
 )
@@ -126,44 +124,31 @@ _POLLING_LOOPS = {
 
 
 def decode(program: bytes) -> npt.NDArray[np.void]:
-    """A step for every address of the program, whether or not an instruction begins there."""  # [32768] STEP
+    """A step for every address, whether or not an instruction begins there. Outside the ROM, all are unknown."""
     steps = np.zeros(0x10000, STEP)
     steps["operation"], steps["cycles"] = UNKNOWN, 1
     steps["next"] = np.arange(1, 0x10001) & 0xFFFF
-    padded = program + bytes(2)
     for index, opcode in enumerate(program):
         if opcode in INSTRUCTIONS:
-            steps[PROGRAM_START + index] = _decode_one(INSTRUCTIONS[opcode], PROGRAM_START + index, padded[index + 1 : index + 3])
-            _mark_waiting(steps[PROGRAM_START + index], PROGRAM_START + index, program[index : index + 7])
+            address = PROGRAM_START + index
+            steps[address] = _decode_one(INSTRUCTIONS[opcode], address, program[index : index + 7])
     return steps
 
 
-def _decode_one(instruction: Instruction, address: int, following: bytes) -> tuple[int, ...]:
-    operand = following[0] if instruction.length == 2 else following[0] | following[1] << 8
-    extra_cycles = instruction.page_cycles
-    if instruction.notation == "rel":
-        next_address = address + 2
-        operand = (next_address + (operand ^ 0x80) - 0x80) & 0xFFFF
-        extra_cycles = 1 if _same_page(operand, next_address) else 3
-    mode = instruction.mode
-    if instruction.notation == "imm":
+def _decode_one(instruction: Instruction, address: int, code: bytes) -> tuple[int, ...]:
+    _, notation, operation, mode, length, cycles, extra_cycles = instruction
+    operand = int.from_bytes(code[1:length], "little")
+    if notation == "imm":
         operand = address + 1
-    xm = 0xFF if mode in (ZERO_PAGE_X, ABSOLUTE_X) else 0
-    ym = 0xFF if mode in (ZERO_PAGE_Y, ABSOLUTE_Y) else 0
-    am = 0xFF if mode in (ZERO_PAGE_X, ZERO_PAGE_Y) else 0xFFFF
-    special = mode
-    return (
-        instruction.operation, instruction.cycles, extra_cycles, special, (address+instruction.length)&0xFFFF, operand,
-    )  # fmt: skip
-
-
-def _mark_waiting(step: npt.NDArray[np.void], address: int, code: bytes) -> None:
-    """Two loops in which the game waits are most of its instructions. Each gets an operation that does all turns at once."""
-    if step["operation"] == JMP and step["operand"] == address:
-        step["operation"] = JMP_TO_ITSELF
+    elif notation == "rel":
+        operand = (address + 2 + (operand ^ 0x80) - 0x80) & 0xFFFF
+        extra_cycles = 1 if _same_page(operand, address + 2) else 3
+    # Two loops in which the game waits are most of its instructions. Each gets an operation that does all turns at once.
+    if operation == JMP and operand == address:
+        operation = JMP_TO_ITSELF
     elif code in _POLLING_LOOPS and _same_page(address, address + len(code)):
-        step["operation"] = POLL_SPRITE_ZERO
-        step["operand"] = _POLLING_LOOPS[code]
+        operation, operand = POLL_SPRITE_ZERO, _POLLING_LOOPS[code]
+    return operation, cycles, extra_cycles, mode, operand, (address + length) & 0xFFFF
 
 
 def _same_page(one: int, other: int) -> bool:

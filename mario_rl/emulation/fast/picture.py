@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mario_rl.emulation.fast.canvas import TILES_PER_LINE, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import TILES_PER_LINE, Console
+from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.sprites import BEHIND_BACKGROUND, choose_sprites, sprite_row
 
 _ALL_LANES = np.uint64(0x0101010101010101)
 
 
 @compiled
-def prepare_drawing(console: Console, cartridge: Cartridge) -> None:
+def prepare_drawing(console: Console, cartridge: Cartridge, canvas: Canvas) -> None:
     """Look up what stays the same while nothing but the beam moves: inks and sprites."""
-    inks, palette, words = cartridge.inks, console.palette, console.palette_words
+    inks, palette, words = cartridge.inks, console.palette, canvas.palette_words
     ink0 = _ALL_LANES * np.uint64(inks[palette[0] & 0x3F])
     for first in range(0, 16, 4):
         ink1 = _ALL_LANES * np.uint64(inks[palette[first + 1] & 0x3F])
@@ -34,54 +35,53 @@ def prepare_drawing(console: Console, cartridge: Cartridge) -> None:
         words[first + 1] = ink0 ^ ink1
         words[first + 2] = ink0 ^ ink2
         words[first + 3] = ink0 ^ ink1 ^ ink2 ^ ink3
-    console.fetched_row = -1
-    choose_sprites(console)
+    canvas.fetched_row = -1
+    choose_sprites(console, canvas)
 
 
 @compiled
-def draw_pixels(
-    console: Console, cartridge: Cartridge, line: int, first: int, last: int
+def draw_pixels(console: Console, cartridge: Cartridge, canvas: Canvas, line: int, first: int, last: int
 ) -> None:
     """Draw pixels [first, last) of a line; the beam is on the first."""
-    target = console.screen[line, first:last]
+    target = canvas.screen[line, first:last]
     if not console.rendering:
         target[:] = cartridge.inks[console.palette[0] & 0x3F]
         return
     skipped = (console.fine_x + first) & 7  # pixels of the first tile that lie left of `first`
     num_tiles = (skipped + last - first + 7) >> 3
-    if console.fetched_row != console.video_address & 0x0FFF:
-        _fetch_tiles(console)
-    _draw_tiles(console, cartridge, num_tiles)
-    source = console.line_pixels.view(np.uint8)[skipped : skipped + last - first]
+    if canvas.fetched_row != console.video_address & 0x0FFF:
+        _fetch_tiles(console, canvas)
+    _draw_tiles(console, cartridge, canvas, num_tiles)
+    source = canvas.line_pixels.view(np.uint8)[skipped : skipped + last - first]
     for x in range(last - first):
         target[x] = source[x]
-    if console.num_line_sprites[line] > 0:
-        _draw_sprites(console, cartridge, line, first, last, skipped)
+    if canvas.num_line_sprites[line] > 0:
+        _draw_sprites(console, cartridge, canvas, line, first, last, skipped)
 
 
 @compiled
-def _fetch_tiles(console: Console) -> None:
+def _fetch_tiles(console: Console, canvas: Canvas) -> None:
     """Read a row of tiles from the nametables: where their patterns are, and their palettes."""
     video_ram = console.video_ram
     address = console.video_address
-    console.fetched_row = address & 0x0FFF
+    canvas.fetched_row = address & 0x0FFF
     for column in range(TILES_PER_LINE):
         attributes = video_ram[0x3C0 | address & 0x400 | address >> 4 & 0x38 | address >> 2 & 0x07]
-        console.tile_palettes[column] = (attributes >> (address >> 4 & 4 | address & 2) & 3) * 4
-        console.tile_patterns[column] = console.background_page + 16 * video_ram[address & 0x7FF]
+        canvas.tile_palettes[column] = (attributes >> (address >> 4 & 4 | address & 2) & 3) * 4
+        canvas.tile_patterns[column] = console.background_page + 16 * video_ram[address & 0x7FF]
         address = next_tile(address)
 
 
 @compiled
-def _draw_tiles(console: Console, cartridge: Cartridge, num_tiles: int) -> None:
-    patterns, lanes, words = cartridge.patterns, cartridge.lanes, console.palette_words
+def _draw_tiles(console: Console, cartridge: Cartridge, canvas: Canvas, num_tiles: int) -> None:
+    patterns, lanes, words = cartridge.patterns, cartridge.lanes, canvas.palette_words
     row = console.video_address >> 12 & 7
     for column in range(num_tiles):
-        pattern = console.tile_patterns[column] + row
+        pattern = canvas.tile_patterns[column] + row
         low = lanes[patterns[pattern & 0x1FFF]]
         high = lanes[patterns[(pattern + 8) & 0x1FFF]]
-        palette = console.tile_palettes[column] & 0xF
-        console.line_pixels[column] = (
+        palette = canvas.tile_palettes[column] & 0xF
+        canvas.line_pixels[column] = (
             words[palette] ^ (low & words[palette + 1]) ^ (high & words[palette + 2]) ^ (low & high & words[palette + 3])
         )
 
@@ -95,14 +95,13 @@ def next_tile(address: int) -> int:
 
 
 @compiled
-def _draw_sprites(
-    console: Console, cartridge: Cartridge, line: int, first: int, last: int, skipped: int
+def _draw_sprites(console: Console, cartridge: Cartridge, canvas: Canvas, line: int, first: int, last: int, skipped: int
 ) -> None:
     """Paint sprites over the line, the least important first."""
-    screen = console.screen
-    background = console.line_pixels.view(np.uint8)
-    for k in range(console.num_line_sprites[line] - 1, -1, -1):
-        sprite = console.line_sprites[line, k]
+    screen = canvas.screen
+    background = canvas.line_pixels.view(np.uint8)
+    for k in range(canvas.num_line_sprites[line] - 1, -1, -1):
+        sprite = canvas.line_sprites[line, k]
         left = console.sprites[sprite * 4 + 3]
         attributes = console.sprites[sprite * 4 + 2]
         row = sprite_row(console, cartridge, sprite, line)
@@ -112,15 +111,15 @@ def _draw_sprites(
             if colour == 0:
                 continue
             pixel = x - first + skipped
-            if attributes & BEHIND_BACKGROUND and _is_opaque(console, cartridge, pixel):
+            if attributes & BEHIND_BACKGROUND and _is_opaque(console, cartridge, canvas, pixel):
                 screen[line, x] = background[pixel]  # it still hides the sprites behind itself
             else:
                 screen[line, x] = cartridge.inks[console.palette[0x10 | (attributes & 3) << 2 | colour] & 0x3F]
 
 
 @compiled
-def _is_opaque(console: Console, cartridge: Cartridge, pixel: int) -> bool:
+def _is_opaque(console: Console, cartridge: Cartridge, canvas: Canvas, pixel: int) -> bool:
     """Whether the background shows a tile's own colour, not the backdrop, at a pixel of the row of tiles."""
-    pattern = console.tile_patterns[pixel >> 3] + (console.video_address >> 12 & 7)
+    pattern = canvas.tile_patterns[pixel >> 3] + (console.video_address >> 12 & 7)
     both = cartridge.patterns[pattern & 0x1FFF] | cartridge.patterns[(pattern + 8) & 0x1FFF]
     return both >> (7 - (pixel & 7)) & 1 != 0

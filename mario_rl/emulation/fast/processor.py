@@ -3,17 +3,25 @@
 An instruction takes effect at its first cycle; the others pass before the next begins (nes-py's way, and fine for this
 game, which never depends on what happens inside one). Registers live in local variables while the loop runs.
 
-The status register has four flags that matter. N and Z are kept as the results they come from (`negative`, `zeroed`)
-and worked out when somebody asks. The rest is in `others`. When the status is pushed, nes-py's byte has its bits in the
-opposite order of the hardware's, NV1BDIZC from bit 0 on; the stack is RAM, so we do the same.
+Of the flags, C and V have variables of their own. N and Z are worked out, when a branch asks, from the result that they
+come from: Z when its low eight bits are zero, N when bit 7 is set (or bit 8, where N is not the result's own). The flags
+that nobody asks for are in `others`. When flags are pushed, nes-py's byte has its bits in the opposite order of the
+hardware's, NV1BDIZC from bit 0 on; the stack is RAM, so we do the same.
 """
 
 import numpy as np
 
+from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
-from mario_rl.emulation.fast.instructions import *
+from mario_rl.emulation.fast.instructions import (
+    ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, BVS, CLC, CLD, CLI,
+    CLV, CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_MODIFIER, FIRST_READER, FIRST_WITH_OPERAND, INC, INDIRECT_X,
+    INDIRECT_Y, INX, INY, JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LAST_BRANCH, LDA, LDX, LDY, LSR, LSR_A, ORA, PHA,
+    PHP, PLA, PLP, POLL_SPRITE_ZERO, ROL, ROL_A, ROR, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, TAX, TAY, TSX,
+    TXA, TXS, TYA, UNKNOWN, ZERO_PAGE_X, ZERO_PAGE_Y,
+)  # fmt: skip
 from mario_rl.emulation.fast.registers import poll_sprite_zero, read_register, write_register
 
 NEGATIVE, OVERFLOW, DECIMAL, INTERRUPT_DISABLE, ZERO, CARRY = 0x01, 0x02, 0x10, 0x20, 0x40, 0x80
@@ -27,7 +35,7 @@ POLL_CYCLES = 4 + 2 + 3  # one turn of the polling loop: LDA, AND, a taken branc
 
 
 @compiled
-def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
+def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: int) -> None:
     """Execute instructions as long as they begin before cycle `stop`."""
     ram, steps, program = console.ram, cartridge.steps, cartridge.program
     pc, a, x, y, cycle = console.pc, console.a, console.x, console.y, console.cycle
@@ -145,9 +153,9 @@ def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
                 pc = operand
                 cost += (stop - 1 - cycle) // 3 * 3
             elif operation == POLL_SPRITE_ZERO:
-                value = read_register(console, cartridge, 0x2002, cycle)
+                value = read_register(console, cartridge, canvas, 0x2002, cycle)
                 if value & 0x40 == operand:
-                    turns = poll_sprite_zero(console, cartridge, cycle, stop, POLL_CYCLES)
+                    turns = poll_sprite_zero(console, cartridge, canvas, cycle, stop, POLL_CYCLES)
                     if turns > 0:
                         value &= 0x7F  # the first reading has cleared the vertical blank flag
                         cost += turns * POLL_CYCLES
@@ -162,7 +170,7 @@ def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
                 console.strayed = 1
         else:
             # Where is the operand?
-            mode = step.special
+            mode = step.mode
             if mode == DIRECT:
                 address = operand
             elif mode == ABSOLUTE_X:
@@ -193,7 +201,7 @@ def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
                 elif address >= 0x8000:
                     value = Int(program[address & 0x7FFF])
                 else:
-                    value = read_register(console, cartridge, address, cycle)
+                    value = read_register(console, cartridge, canvas, address, cycle)
                 # What is done with it?
                 if operation == LDA:
                     a = result = value
@@ -247,7 +255,7 @@ def run_processor(console: Console, cartridge: Cartridge, stop: int) -> None:
                 if address < 0x2000:
                     ram[address & 0x7FF] = stored
                 else:
-                    cost += write_register(console, cartridge, address, stored, cycle)
+                    cost += write_register(console, cartridge, canvas, address, stored, cycle)
         cycle += cost
 
     console.pc, console.a, console.x, console.y, console.cycle = pc, a, x, y, cycle

@@ -6,6 +6,7 @@ after all, `strayed` is set and the emulator refuses to go on.
 """
 
 from mario_rl.emulation.fast.beam import beam_line, catch_up, run_to_sprite_zero_change
+from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
@@ -20,10 +21,10 @@ SHOW_EDGES, SHOW_BOTH = 0x06, 0x18  # in MASK
 
 
 @compiled
-def read_register(console: Console, cartridge: Cartridge, address: int, cycle: int) -> int:
+def read_register(console: Console, cartridge: Cartridge, canvas: Canvas, address: int, cycle: int) -> int:
     """What the processor reads from an address that is neither RAM nor ROM."""
     if address < 0x4000:
-        catch_up(console, cartridge, 3 * (cycle + 1))
+        catch_up(console, cartridge, canvas, 3 * (cycle + 1))
         register = address & 7
         if register == STATUS:
             status = console.vblank << 7 | console.sprite_zero_hit << 6
@@ -47,13 +48,13 @@ def read_register(console: Console, cartridge: Cartridge, address: int, cycle: i
 
 
 @compiled
-def write_register(console: Console, cartridge: Cartridge, address: int, value: int, cycle: int) -> int:
+def write_register(console: Console, cartridge: Cartridge, canvas: Canvas, address: int, value: int, cycle: int) -> int:
     """What the processor writes to an address that is not RAM; the cycles it has to wait."""
     if address < 0x4000:
-        catch_up(console, cartridge, 3 * (cycle + 1))
+        catch_up(console, cartridge, canvas, 3 * (cycle + 1))
         _write_picture_unit(console, address & 7, value)
     elif address == SPRITE_COPY:
-        catch_up(console, cartridge, 3 * (cycle + 1))
+        catch_up(console, cartridge, canvas, 3 * (cycle + 1))
         _copy_sprites(console, value)
         return 513 + ((cycle + 1) & 1)
     elif address == JOYPAD_1:
@@ -64,7 +65,7 @@ def write_register(console: Console, cartridge: Cartridge, address: int, value: 
 
 
 @compiled
-def poll_sprite_zero(console: Console, cartridge: Cartridge, cycle: int, stop: int, turn_cycles: int) -> int:
+def poll_sprite_zero(console: Console, cartridge: Cartridge, canvas: Canvas, cycle: int, stop: int, turn_cycles: int) -> int:
     """How many turns of a polling loop, after the reading at `cycle`, will still read the same sprite 0 flag.
 
     Only the beam can change it while the processor polls, so the beam may run ahead of the processor to find out. Turns
@@ -72,7 +73,7 @@ def poll_sprite_zero(console: Console, cartridge: Cartridge, cycle: int, stop: i
     """
     turns = (stop - 1 - cycle) // turn_cycles
     before = console.sprite_zero_hit
-    run_to_sprite_zero_change(console, cartridge, 3 * stop)
+    run_to_sprite_zero_change(console, cartridge, canvas, 3 * stop)
     if console.sprite_zero_hit != before:
         # A reading at cycle c sees the dots before 3 * (c + 1).
         turns = min(turns, (((console.dot - 1) // 3 - 1) - cycle) // turn_cycles)

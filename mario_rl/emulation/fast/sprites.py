@@ -9,9 +9,10 @@ and takes their patterns from above their first row. Mario falling into a pit sh
 import numpy as np
 import numpy.typing as npt
 
+from mario_rl.emulation.fast.canvas import SCREEN_HEIGHT, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import SCREEN_HEIGHT, Console
+from mario_rl.emulation.fast.console import Console
 
 NUM_SPRITES = 64
 MAX_SPRITES_PER_LINE = 8
@@ -19,9 +20,9 @@ MIRRORED_X, MIRRORED_Y, BEHIND_BACKGROUND = 0x40, 0x80, 0x20
 
 
 @compiled
-def choose_sprites(console: Console) -> None:
+def choose_sprites(console: Console, canvas: Canvas) -> None:
     """Choose up to eight sprites for each line: `line_sprites`, `num_line_sprites`."""
-    sprites, counts = console.sprites, console.num_line_sprites
+    sprites, counts = console.sprites, canvas.num_line_sprites
     counts[:] = 0
     for sprite in range(console.sprite_address >> 2, NUM_SPRITES):
         top = sprites[sprite * 4] + 1
@@ -29,10 +30,10 @@ def choose_sprites(console: Console) -> None:
             line = below % SCREEN_HEIGHT  # below the last line is the next picture's first
             count = counts[line]
             if count < MAX_SPRITES_PER_LINE:
-                console.line_sprites[line, count] = sprite
+                canvas.line_sprites[line, count] = sprite
                 counts[line] = count + 1
     if console.held_line >= 0:
-        console.line_sprites[console.held_line] = console.held_sprites
+        canvas.line_sprites[console.held_line] = console.held_sprites
         counts[console.held_line] = console.num_held
 
 

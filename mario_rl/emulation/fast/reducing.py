@@ -7,16 +7,17 @@ column, a column is 21 wide and a result 64. Every weight is a whole number, so 
 import numpy as np
 import numpy.typing as npt
 
+from mario_rl.emulation.fast.canvas import SCREEN_HEIGHT, SCREEN_WIDTH
 from mario_rl.emulation.fast.compiling import compiled
-from mario_rl.emulation.fast.console import SCREEN_HEIGHT, SCREEN_WIDTH
 from mario_rl.experience import FRAME_SIZE
 
 LINE, TALL = 7, 20
 COLUMN, WIDE = 21, 64
 assert LINE * SCREEN_HEIGHT == TALL * FRAME_SIZE and COLUMN * SCREEN_WIDTH == WIDE * FRAME_SIZE
 
-# Result x covers parts of four columns, from this one on, and begins so far inside it.
-FIRST_COLUMN, INSIDE = (part.astype(np.uint32) for part in divmod(np.arange(FRAME_SIZE) * WIDE, COLUMN))
+# 64 columns make 21 results exactly: result k of such a block begins k units inside column 3 k, and covers parts of four.
+BLOCK_COLUMNS, BLOCK_RESULTS, STRIDE = 64, 21, 3
+assert WIDE == STRIDE * COLUMN + 1
 
 
 @compiled
@@ -42,9 +43,14 @@ def _sum_lines(screen: npt.NDArray[np.uint8], y: int, sums: npt.NDArray[np.uint1
 
 @compiled
 def _sum_columns(sums: npt.NDArray[np.uint16], row: npt.NDArray[np.uint8]) -> None:
-    """Four columns a result, of weights 21 - inside, 21, 21 and 1 + inside, which make 64."""
-    for x in range(FRAME_SIZE):
-        first, inside = FIRST_COLUMN[x], INSIDE[x]
-        one, two, three, four = sums[first], sums[first + 1], sums[first + 2], sums[first + 3]
-        total = COLUMN * (one + two + three) + four + inside * (four - one)
-        row[x] = np.uint32(total + TALL * WIDE // 2) // np.uint32(TALL * WIDE)
+    """Four columns a result, of weights 21 - k, 21, 21 and 1 + k, which make 64."""
+    # In float32, whose sums are exact up to 2 ** 24: numba would make 64-bit integers of smaller ones.
+    scale, half = np.float32(1 / (TALL * WIDE)), np.float32(TALL * WIDE / 2 + 0.5)
+    for block in range(SCREEN_WIDTH // BLOCK_COLUMNS):
+        columns = sums[block * BLOCK_COLUMNS :]
+        results = row[block * BLOCK_RESULTS :]
+        for k in range(BLOCK_RESULTS):
+            one, two = np.float32(columns[STRIDE * k]), np.float32(columns[STRIDE * k + 1])
+            three, four = np.float32(columns[STRIDE * k + 2]), np.float32(columns[STRIDE * k + 3])
+            total = np.float32(COLUMN) * (one + two + three) + four + np.float32(k) * (four - one)
+            results[k] = np.uint8(np.int32((total + half) * scale))

@@ -62,7 +62,7 @@ class Episodes:
         """Play one tick: fill the rows of `tick`, but for their pictures, and draw what comes after at `next_tick`."""
         over, rules = self._over.copy(), self._rules
         self._write_summaries(rows, tick, over)
-        rows.marks[:, tick] = np.where(over, Mark.FINAL, np.where(self.at_start, Mark.START, 0))
+        begins = np.where(over, Mark.FINAL, np.where(self.at_start, Mark.START, 0))
 
         outcomes = self._step(actions, over, pictures, next_tick)
         self._raw_rewards += outcomes.reward
@@ -76,7 +76,8 @@ class Episodes:
 
         rows.action[:, tick] = np.where(over, 0, actions)
         rows.reward[:, tick] = outcomes.reward * rules.reward_scale + outcomes.flag * rules.flag_bonus
-        rows.marks[:, tick] |= np.where(outcomes.done, Mark.TERMINATED, np.where(stuck, Mark.TRUNCATED, 0))
+        ends = np.where(outcomes.done, Mark.TERMINATED, np.where(stuck, Mark.TRUNCATED, 0))
+        rows.marks[:, tick] = begins | ends
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

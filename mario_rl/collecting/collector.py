@@ -2,8 +2,8 @@
 
 Every tick each emulator leaves one row. One policy call decides for all emulators, one call plays all of them, and
 their next pictures are drawn straight into the ring's slot. On the tick after an episode's end the row is the FINAL
-picture, and the emulator starts its next episode instead of acting. Acting takes no lock: the network is the collector's
-own.
+picture, and the emulator starts its next episode instead of acting. Acting takes no lock: the network is the
+collector's own.
 """
 
 import time

@@ -53,7 +53,7 @@ class _Game:
     def __init__(self, level: Level) -> None:
         self.console = NesPyConsole()
         # A memoryview hands out plain ints, twice as fast as NumPy scalars.
-        self.ram = memoryview(self.console.ram)
+        self.ram = self.console.ram.data
         rules.skip_start_screen(self.ram, self.console.advance, level)
         self.console.backup()
         self.log: list[tuple[int, int]] = []  # (buttons, frames) since the level's first frame

@@ -2,8 +2,8 @@
 
 training reward = raw reward x `reward_scale` + `flag_bonus` on the decision that reaches the flag.
 
-All games of a collector go through here together, one tick at a time, as arrays with one entry a game. On the tick after
-an episode's end the game is not played: its row is the FINAL picture, and it starts its next episode.
+All games of a collector go through here together, one tick at a time, as arrays with one entry a game. On the tick
+after an episode's end the game is not played: its row is the FINAL picture, and it starts its next episode.
 """
 
 import base64
@@ -52,7 +52,8 @@ class Episodes:
     @property
     def at_start(self) -> npt.NDArray[np.bool_]:
         """Whether no decision was made yet in the present episode."""  # [games]
-        return self._num_decisions == 0
+        starts: npt.NDArray[np.bool_] = self._num_decisions == 0
+        return starts
 
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now."""  # [games, ticks, 84, 84]
@@ -91,7 +92,10 @@ class Episodes:
 
     def fits(self, state: dict[str, Any]) -> bool:
         """Whether `load_state` can continue from this state."""
-        same_task = state["emulator"] == self._rules.emulator and state["level"] == [self._rules.world, self._rules.stage]
+        same_task = state["emulator"] == self._rules.emulator and state["level"] == [
+            self._rules.world,
+            self._rules.stage,
+        ]
         return same_task and len(state["episodes"]["over"]) == len(self._over)
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ Nobody looks at most dots, so the beam is moved only when somebody does: before 
 the picture unit's registers, and at the end of a frame (`catch_up`). Moving it over a line that is not drawn takes a
 few additions.
 
-nes-py's ways, which we follow: every other picture is one dot shorter while rendering; a pixel's tile is fetched when the
-beam is on it, not two tiles ahead.
+nes-py's ways, which we follow: a pixel's tile is fetched when the beam is on it, not two tiles ahead; and where the
+hardware leaves out the first dot of every other picture's line 0, nes-py leaves out the last dot of the line before.
 """
 
 from mario_rl.emulation.fast.canvas import SCREEN_HEIGHT, SCREEN_WIDTH, Canvas
@@ -101,7 +101,9 @@ def _move_through_pre_render(console: Console, first: int, last: int) -> None:
 
 
 @compiled
-def _move_through_lines(console: Console, cartridge: Cartridge, canvas: Canvas, position: int, limit: int, stop_at_hit: bool) -> None:
+def _move_through_lines(
+    console: Console, cartridge: Cartridge, canvas: Canvas, position: int, limit: int, stop_at_hit: bool
+) -> None:
     drawing = canvas.drawing
     if drawing:
         prepare_drawing(console, cartridge, canvas)

@@ -1,25 +1,27 @@
 """Compiling with numba, once: what was compiled is kept in a folder of the user's cache and loaded by later starts.
 
-The folder's name is a fingerprint of all emulator sources, of numba and of the processor. numba alone would miss an edit
-in an imported file: it looks only at the file of the function it is asked for.
+The folder's name is a fingerprint of all emulator sources, of numba and of the processor. numba alone would miss an
+edit in an imported file: it looks only at the file of the function it is asked for.
 """
 
 import hashlib
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import llvmlite.binding
 import numba
 
-Function = TypeVar("Function")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _EMULATION = Path(__file__).parent.parent
 _SOURCES = sorted([*_EMULATION.glob("*.py"), *_EMULATION.glob("fast/*.py")])
 
-# LLVM would turn the processor's chain of questions into a table of jumps. Measured on an AMD EPYC (Zen 3): jumps through
-# a table are predicted well only along short repeating paths; a tree of yes-or-no branches made frames 1.2 times as fast.
+# LLVM would turn the processor's chain of questions into a table of jumps. On the AMD EPYC (Zen 3) where this was
+# measured, such jumps are predicted well only along short repeating paths; a tree of yes-or-no branches made frames
+# 1.2 times as fast.
 llvmlite.binding.set_option("mario_rl", "-min-jump-table-entries=1000000")
 
 
@@ -39,10 +41,11 @@ def _user_cache() -> Path:
 
 
 CACHE_FOLDER = _user_cache() / "mario-rl" / f"emulator-{_fingerprint()}"
-numba.config.CACHE_DIR = str(CACHE_FOLDER)  # before the first function is decorated
+numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]  # before the first function is decorated
 
 
 def compiled(function: Function) -> Function:
     """Compile a function when it is first called; it will hold no GIL."""
-    made: Function = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return made
+    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    typed: Function = made
+    return typed

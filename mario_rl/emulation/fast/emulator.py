@@ -5,6 +5,8 @@ several threads the games are divided among them; nothing is shared but the read
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +144,9 @@ class FastConsole:
         self.consoles = np.zeros(1, CONSOLE)
         power_on(self.consoles, int.from_bytes(rom.program[0x7FFC:0x7FFE], "little"))
         self.ram: npt.NDArray[np.uint8] = self.consoles["ram"][0]  # live
-        self.screen: npt.NDArray[np.uint8] = self.canvas["screen"][0]  # live; greys, or with `true_colours` their numbers
+        self.screen: npt.NDArray[np.uint8] = self.canvas["screen"][
+            0
+        ]  # live; greys, or with `true_colours` their numbers
 
     def advance(self, buttons: int) -> None:
         """Run one frame with these buttons held."""
@@ -159,7 +163,7 @@ class FastEmulator:
 
     def __init__(self, level: Level, num_games: int, num_threads: int = 1) -> None:
         console = FastConsole()
-        rules.skip_start_screen(memoryview(console.ram), console.advance, level)
+        rules.skip_start_screen(console.ram.data, console.advance, level)
         console.consoles["last_x"], console.consoles["last_time"] = player_x(console.ram), clock(console.ram)
         self.num_games = num_games
         self.outcomes = Outcomes.empty(num_games)
@@ -172,7 +176,7 @@ class FastEmulator:
         self.reset()
         # Each thread, the caller's own first, plays a run of games on a canvas of its own.
         bounds = np.linspace(0, num_games, min(num_threads, num_games) + 1).astype(int).tolist()
-        self._parts = [(np.zeros(1, CANVAS), first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+        self._parts = [(np.zeros(1, CANVAS), first, last) for first, last in pairwise(bounds)]
         self._threads = ThreadPoolExecutor(len(self._parts))  # makes a thread when it has work for one
 
     def reset(self) -> None:
@@ -189,14 +193,14 @@ class FastEmulator:
         tick: int,
     ) -> None:
         """Play or restart every game, then draw it at `tick`: one compiled call, or one a thread."""
-        games = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
-        task = (buttons, num_frames, restarts, pictures, tick, self.outcomes)
+        games: tuple[Any, ...] = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
+        task: tuple[Any, ...] = (buttons, num_frames, restarts, pictures, tick, self.outcomes)
+        step: Any = step_games
         calls = [
-            self._threads.submit(step_games, *games, canvas, *task, first, last)
-            for canvas, first, last in self._parts[1:]
+            self._threads.submit(step, *games, canvas, *task, first, last) for canvas, first, last in self._parts[1:]
         ]
         canvas, first, last = self._parts[0]
-        good = step_games(*games, canvas, *task, first, last) and all([call.result() for call in calls])
+        good = step(*games, canvas, *task, first, last) and all(good for good in [call.result() for call in calls])
         if not good:
             raise RuntimeError('the game did something that the fast emulator does not know; set EMULATOR = "nes_py"')
 

@@ -1,7 +1,7 @@
 """One frame: processor and beam side by side for 29,781 cycles, nes-py's step. Compiled.
 
-A picture takes 29,780.5 cycles on average, so the frame's end moves by 1.5 dots a frame from one picture to the next. That is nes-py's
-way (its picture can show parts of two pictures); the remainder is in the state.
+A picture takes 29,780.5 cycles on average, so the end of a frame moves down by 1.5 dots a frame, and what is on the
+screen then is partly of one picture and partly of the next. That is nes-py's way (the hardware has only pictures).
 """
 
 from mario_rl.emulation.fast.beam import DOTS_PER_PICTURE, LENGTH_DECIDED, VBLANK, catch_up

@@ -1,8 +1,8 @@
 """The 6502's instructions as a table, and a program decoded by it once, at the start.
 
-The processor (`processor.py`) never looks at an opcode. It reads steps: what to do, where the operand is, what it costs.
-Opcodes and cycles are those of the 6502's data sheet; `+` means one cycle more when the indexed address lies in another
-page than its base.
+The processor (`processor.py`) never looks at an opcode. It reads steps: what to do, where the operand is, what it
+costs. Opcodes and cycles are those of the 6502's data sheet; `+` means one cycle more when the indexed address lies in
+another page than its base.
 
 Where nes-py differs from the hardware we follow nes-py, because it is what every published agent was trained on:
 - INC, DEC and the shifts at `absolute,X` pay for a crossed page (the hardware always takes 7 cycles).
@@ -27,8 +27,8 @@ import numpy.typing as npt
 (ASL, LSR, ROL, ROR, INC, DEC) = range(58, 64)
 LAST_BRANCH, FIRST_WITH_OPERAND, FIRST_READER, FIRST_MODIFIER = BEQ, STA, ADC, ASL
 
-# Modes: where an operand is. Zero page and absolute are one mode here: once decoded, both are an address. So is immediate:
-# the address of the byte in the program.
+# Modes: where an operand is. Zero page and absolute are one mode here: once decoded, both are an address. So is
+# immediate: the address of the byte in the program.
 (IMPLIED, DIRECT, ZERO_PAGE_X, ZERO_PAGE_Y, ABSOLUTE_X, ABSOLUTE_Y, INDIRECT_X, INDIRECT_Y) = range(8)
 
 _DATA_SHEET = """
@@ -143,7 +143,7 @@ def _decode_one(instruction: Instruction, address: int, code: bytes) -> tuple[in
     elif notation == "rel":
         operand = (address + 2 + (operand ^ 0x80) - 0x80) & 0xFFFF
         extra_cycles = 1 if _same_page(operand, address + 2) else 3
-    # Two loops in which the game waits are most of its instructions. Each gets an operation that does all turns at once.
+    # Two loops in which the game waits are most of its instructions. Each has an operation that does all turns at once.
     if operation == JMP and operand == address:
         operation = JMP_TO_ITSELF
     elif code in _POLLING_LOOPS and _same_page(address, address + len(code)):

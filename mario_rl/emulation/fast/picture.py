@@ -5,13 +5,10 @@ eight bytes of a machine word, and with a palette's four inks repeated in four w
 
     ink0 ^ (low & (ink0 ^ ink1)) ^ (high & (ink0 ^ ink2)) ^ (low & high & (ink0 ^ ink1 ^ ink2 ^ ink3))
 
-An ink is what the screen shall hold for a colour: its grey level for training, the colour's own number for true colours.
+An ink is what the screen shall hold for a colour: its grey level for training, or the colour's own number.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from mario_rl.emulation.fast.canvas import TILES_PER_LINE, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
@@ -40,8 +37,7 @@ def prepare_drawing(console: Console, cartridge: Cartridge, canvas: Canvas) -> N
 
 
 @compiled
-def draw_pixels(console: Console, cartridge: Cartridge, canvas: Canvas, line: int, first: int, last: int
-) -> None:
+def draw_pixels(console: Console, cartridge: Cartridge, canvas: Canvas, line: int, first: int, last: int) -> None:
     """Draw pixels [first, last) of a line; the beam is on the first."""
     target = canvas.screen[line, first:last]
     if not console.rendering:
@@ -82,7 +78,10 @@ def _draw_tiles(console: Console, cartridge: Cartridge, canvas: Canvas, num_tile
         high = lanes[patterns[(pattern + 8) & 0x1FFF]]
         palette = canvas.tile_palettes[column] & 0xF
         canvas.line_pixels[column] = (
-            words[palette] ^ (low & words[palette + 1]) ^ (high & words[palette + 2]) ^ (low & high & words[palette + 3])
+            words[palette]
+            ^ (low & words[palette + 1])
+            ^ (high & words[palette + 2])
+            ^ (low & high & words[palette + 3])
         )
 
 
@@ -95,7 +94,8 @@ def next_tile(address: int) -> int:
 
 
 @compiled
-def _draw_sprites(console: Console, cartridge: Cartridge, canvas: Canvas, line: int, first: int, last: int, skipped: int
+def _draw_sprites(
+    console: Console, cartridge: Cartridge, canvas: Canvas, line: int, first: int, last: int, skipped: int
 ) -> None:
     """Paint sprites over the line, the least important first."""
     screen = canvas.screen

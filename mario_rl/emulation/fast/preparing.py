@@ -21,7 +21,7 @@ KEPT_FOLDERS = 4  # of earlier versions
 
 
 def prepare(report: Callable[[str], None]) -> None:
-    """Compile, unless an earlier start has done so; `report` gets lines for the user. OSError: the folder is unusable."""
+    """Compile, unless an earlier start has done so; `report` gets lines for the user. OSError: no usable folder."""
     CACHE_FOLDER.mkdir(parents=True, exist_ok=True)
     done = CACHE_FOLDER / "done"
     with (CACHE_FOLDER / "lock").open("w") as lock:
@@ -36,7 +36,9 @@ def prepare(report: Callable[[str], None]) -> None:
         pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         emulator.step(np.zeros(1, np.uint8), 1, np.full(1, NO_RESTART, np.int32), pictures, 0)
         emulator.close()
-        report(f"  done after {time.perf_counter() - begun:.0f} s; kept in {_shown(CACHE_FOLDER.parent)} for later starts")
+        report(
+            f"  done after {time.perf_counter() - begun:.0f} s; kept in {_shown(CACHE_FOLDER.parent)} for later starts"
+        )
         done.touch()
     _remove_old_folders()
 

@@ -4,30 +4,33 @@ An instruction takes effect at its first cycle; the others pass before the next 
 game, which never depends on what happens inside one). Registers live in local variables while the loop runs.
 
 Of the flags, C and V have variables of their own. N and Z are worked out, when a branch asks, from the result that they
-come from: Z when its low eight bits are zero, N when bit 7 is set (or bit 8, where N is not the result's own). The flags
-that nobody asks for are in `others`. When flags are pushed, nes-py's byte has its bits in the opposite order of the
-hardware's, NV1BDIZC from bit 0 on; the stack is RAM, so we do the same.
+come from: Z when its low eight bits are zero, N when bit 7 is set (or bit 8, where N is not the result's own). The
+flags that nobody asks for are in `others`. When flags are pushed, nes-py's byte has its bits in the opposite order of
+the hardware's, NV1BDIZC from bit 0 on; the stack is RAM, so we do the same.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
-from mario_rl.emulation.fast.instructions import (
-    ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, BVS, CLC, CLD, CLI,
-    CLV, CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_MODIFIER, FIRST_READER, FIRST_WITH_OPERAND, INC, INDIRECT_X,
-    INDIRECT_Y, INX, INY, JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LAST_BRANCH, LDA, LDX, LDY, LSR, LSR_A, ORA, PHA,
-    PHP, PLA, PLP, POLL_SPRITE_ZERO, ROL, ROL_A, ROR, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, TAX, TAY, TSX,
-    TXA, TXS, TYA, UNKNOWN, ZERO_PAGE_X, ZERO_PAGE_Y,
+from mario_rl.emulation.fast.instructions import (  # noqa: I001
+    ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, CLC, CLD, CLI, CLV,
+    CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_MODIFIER, FIRST_READER, FIRST_WITH_OPERAND, INC, INDIRECT_Y, INX,
+    INY, JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LAST_BRANCH, LDA, LDX, LDY, LSR, LSR_A, ORA, PHA, PHP, PLA, PLP,
+    POLL_SPRITE_ZERO, ROL, ROL_A, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, TAX, TAY, TSX, TXA, TXS, TYA,
+    UNKNOWN, ZERO_PAGE_X, ZERO_PAGE_Y,
 )  # fmt: skip
 from mario_rl.emulation.fast.registers import poll_sprite_zero, read_register, write_register
 
 NEGATIVE, OVERFLOW, DECIMAL, INTERRUPT_DISABLE, ZERO, CARRY = 0x01, 0x02, 0x10, 0x20, 0x40, 0x80
 OTHERS = 0xFF & ~(NEGATIVE | OVERFLOW | ZERO | CARRY)
 
-Int = np.int64  # what a byte becomes when it is read: numba makes a float of uint64 + int64
+Int: Any = np.int64  # what a byte becomes when it is read: numba makes a float of uint64 + int64
 STACK = 0x0100
 NMI_VECTOR, IRQ_VECTOR = 0xFFFA, 0xFFFE
 NMI_CYCLES = 7
@@ -49,6 +52,7 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
         cost = Int(step.cycles)
 
         if operation <= LAST_BRANCH:
+            # Shall it be taken?
             if operation == BNE:
                 taken = result & 0xFF != 0
             elif operation == BEQ:
@@ -69,6 +73,7 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
                 pc = operand
                 cost += step.extra_cycles
         elif operation < FIRST_WITH_OPERAND:
+            # Jumps, the stack, registers, flags.
             if operation == JMP:
                 pc = operand
             elif operation == JSR:  # pushes the address of its own last byte; RTS adds one
@@ -149,10 +154,10 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
                 console.others &= ~DECIMAL
             elif operation == SED:
                 console.others |= DECIMAL
-            elif operation == JMP_TO_ITSELF:
+            elif operation == JMP_TO_ITSELF:  # all turns that begin before `stop`, at once
                 pc = operand
                 cost += (stop - 1 - cycle) // 3 * 3
-            elif operation == POLL_SPRITE_ZERO:
+            elif operation == POLL_SPRITE_ZERO:  # LDA $2002, after all turns that read the same
                 value = read_register(console, cartridge, canvas, 0x2002, cycle)
                 if value & 0x40 == operand:
                     turns = poll_sprite_zero(console, cartridge, canvas, cycle, stop, POLL_CYCLES)
@@ -251,6 +256,7 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
                 else:  # ROR
                     carry, result = value & 1, value >> 1 | carry << 7
                 stored = result
+            # Is something written back?
             if operation < FIRST_READER or operation >= FIRST_MODIFIER:
                 if address < 0x2000:
                     ram[address & 0x7FF] = stored
@@ -275,7 +281,7 @@ def interrupt(console: Console, cartridge: Cartridge) -> None:
 
 
 @compiled
-def _push_interrupt(ram, sp: int, pc: int, status: int) -> int:
+def _push_interrupt(ram: npt.NDArray[np.uint8], sp: int, pc: int, status: int) -> int:
     ram[STACK | sp] = pc >> 8
     ram[STACK | (sp - 1) & 0xFF] = pc & 0xFF
     ram[STACK | (sp - 2) & 0xFF] = status
@@ -284,7 +290,13 @@ def _push_interrupt(ram, sp: int, pc: int, status: int) -> int:
 
 @compiled
 def _pack_status(console: Console, result: int, carry: int) -> int:
-    return (NEGATIVE if result & 0x180 else 0) | console.overflow | console.others | (0 if result & 0xFF else ZERO) | carry << 7
+    return (
+        (NEGATIVE if result & 0x180 else 0)
+        | console.overflow
+        | console.others
+        | (0 if result & 0xFF else ZERO)
+        | carry << 7
+    )
 
 
 @compiled

@@ -13,9 +13,10 @@ from mario_rl.experience import FRAME_SIZE
 
 LINE, TALL = 7, 20
 COLUMN, WIDE = 21, 64
-assert LINE * SCREEN_HEIGHT == TALL * FRAME_SIZE and COLUMN * SCREEN_WIDTH == WIDE * FRAME_SIZE
+assert LINE * SCREEN_HEIGHT == TALL * FRAME_SIZE
+assert COLUMN * SCREEN_WIDTH == WIDE * FRAME_SIZE
 
-# 64 columns make 21 results exactly: result k of such a block begins k units inside column 3 k, and covers parts of four.
+# 64 columns make 21 results: result k of such a block begins k units inside column 3 k, and covers parts of four.
 BLOCK_COLUMNS, BLOCK_RESULTS, STRIDE = 64, 21, 3
 assert WIDE == STRIDE * COLUMN + 1
 

@@ -65,7 +65,9 @@ def write_register(console: Console, cartridge: Cartridge, canvas: Canvas, addre
 
 
 @compiled
-def poll_sprite_zero(console: Console, cartridge: Cartridge, canvas: Canvas, cycle: int, stop: int, turn_cycles: int) -> int:
+def poll_sprite_zero(
+    console: Console, cartridge: Cartridge, canvas: Canvas, cycle: int, stop: int, turn_cycles: int
+) -> int:
     """How many turns of a polling loop, after the reading at `cycle`, will still read the same sprite 0 flag.
 
     Only the beam can change it while the processor polls, so the beam may run ahead of the processor to find out. Turns

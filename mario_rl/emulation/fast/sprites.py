@@ -1,9 +1,9 @@
-"""Sprites: which of the 64 are on a line, what pixels they have there, and when sprite 0 meets the background. Compiled.
+"""Sprites: which of the 64 are on a line, what pixels they have there, where sprite 0 meets the background. Compiled.
 
 At the end of each line the picture unit chooses up to eight sprites for the next, by their order in memory. We choose
-when the line is drawn, unless the sprites change in between: then `hold_sprites` chooses from the old ones, just before.
-nes-py keeps the choice made at the end of line 239 for line 0 of the next picture (the hardware shows no sprites there),
-and takes their patterns from above their first row. Mario falling into a pit shows it.
+when the line is drawn, unless the sprites change in between: then `hold_sprites` chooses from the old ones before.
+nes-py keeps the choice made at the end of line 239 for line 0 of the next picture (the hardware shows no sprites
+there), and takes their patterns from above their first row. Mario falling into a pit shows it.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ def choose_sprites(console: Console, canvas: Canvas) -> None:
 
 
 @compiled
-def _sprites_on(sprites, first: int, line: int, chosen) -> int:
+def _sprites_on(sprites: npt.NDArray[np.uint8], first: int, line: int, chosen: npt.NDArray[np.uint8]) -> int:
     count = 0
     for sprite in range(first, NUM_SPRITES):
         row = line - 1 - sprites[sprite * 4]

@@ -10,21 +10,32 @@ from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
 from mario_rl.collecting.exploration import EpsilonLadder, exploration_probabilities
 from mario_rl.collecting.supervisor import Supervisor
+from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.environment.actions import ACTION_SETS, RIGHT
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.experience import FIELDS, Mark, Rows, finished_episodes
 from mario_rl.network import NetworkShape, QNetwork
 
-TASK = TaskRules(1, 1, "simple", 4, 10, 12, 1 / 15, 1.0)
+TASK = TaskRules(
+    world=1,
+    stage=1,
+    actions="simple",
+    emulator="fast",
+    frame_skip=4,
+    noop_start_max_frames=10,
+    no_progress_decisions=12,
+    reward_scale=1 / 15,
+    flag_bonus=1.0,
+)
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 CONTEXT = multiprocessing.get_context("spawn")
 
 
-def _setup(number=0, num_envs=2, low=1.0, high=1.0, when_full="wait", shape=SHAPE, streams=2):
+def _setup(number=0, num_envs=2, low=1.0, high=1.0, when_full="wait", shape=SHAPE, streams=2, chunk_decisions=8):
     return CollectorSetup(
         number=number,
         num_envs=num_envs,
-        chunk_decisions=8,
+        chunk_decisions=chunk_decisions,
         task=TASK,
         network=shape,
         ladder=EpsilonLadder(streams, low, high, 100),
@@ -86,6 +97,13 @@ def test_the_same_seed_plays_the_same_and_another_stream_differs():
     assert not np.array_equal(one.action[0], one.action[1])
 
 
+def test_the_length_of_chunks_changes_nothing_but_the_chunks():
+    short, long = _collect(_setup(), num_chunks=12), _collect(_setup(chunk_decisions=96), num_chunks=1)
+    assert finished_episodes(short)
+    for name, ours, theirs in zip(Rows._fields, short, long, strict=True):
+        assert np.array_equal(ours, theirs), name
+
+
 def test_a_greedy_collector_follows_its_network():
     setup = _setup(low=0.0, high=0.0)
     control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
@@ -131,6 +149,7 @@ def test_random_actions_favour_the_right():
 
 @pytest.fixture
 def supervisor():
+    assert choose_emulator(TASK.emulator, print) == TASK.emulator  # compiled before a collector needs it, as in a session
     started = []
 
     def start(setup, num_slots=4, granted=UNLIMITED):
@@ -157,6 +176,7 @@ def test_a_full_ring_makes_the_collector_wait_and_nothing_is_dropped(supervisor)
     _, reader, _ = supervisor(_setup(), num_slots=2)
     _wait_for_chunks(reader, 2)
     for _ in range(3):
+        time.sleep(0.2)  # a slot may be freed before the collector has begun to wait for it; not every time
         assert reader.next_chunk().continues
         reader.release()
         reader.wake_writer()

@@ -196,9 +196,8 @@ class FastEmulator:
         games: tuple[Any, ...] = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
         task: tuple[Any, ...] = (buttons, num_frames, restarts, pictures, tick, self.outcomes)
         step: Any = step_games
-        calls = [
-            self._threads.submit(step, *games, canvas, *task, first, last) for canvas, first, last in self._parts[1:]
-        ]
+        submit: Any = self._threads.submit
+        calls = [submit(step, *games, canvas, *task, first, last) for canvas, first, last in self._parts[1:]]
         canvas, first, last = self._parts[0]
         good = step(*games, canvas, *task, first, last) and all(good for good in [call.result() for call in calls])
         if not good:

@@ -20,14 +20,17 @@ def run_frame(console: Console, cartridge: Cartridge, canvas: Canvas, buttons: i
     console.buttons = buttons
     canvas.drawing = drawing
     console.frame_end += CYCLES_PER_FRAME
-    dots = 3 * console.frame_end
-    while console.dot < dots:
-        event = _next_event(console)
+    last_dot = 3 * console.frame_end - 1
+    event = _next_event(console)
+    while event <= last_dot:
         # An instruction at cycle c sees the dots before 3 * (c + 1): those that begin earlier do not see the event.
-        run_processor(console, cartridge, canvas, min(event // 3, console.frame_end))
-        catch_up(console, cartridge, canvas, min(event + 1, dots))
-        if console.dot > event == console.picture_start + VBLANK and console.interrupts:
+        run_processor(console, cartridge, canvas, event // 3)
+        catch_up(console, cartridge, canvas, event + 1)
+        if event == console.picture_start + VBLANK and console.interrupts:
             interrupt(console, cartridge)
+        event = _next_event(console)
+    run_processor(console, cartridge, canvas, console.frame_end)
+    catch_up(console, cartridge, canvas, last_dot + 1)
 
 
 @compiled

@@ -139,7 +139,7 @@ def _decode_one(instruction: Instruction, address: int, code: bytes) -> tuple[in
     _, notation, operation, mode, length, cycles, extra_cycles = instruction
     operand = int.from_bytes(code[1:length], "little")
     if notation == "imm":
-        operand = address + 1
+        operand = (address + 1) & 0xFFFF
     elif notation == "rel":
         operand = (address + 2 + (operand ^ 0x80) - 0x80) & 0xFFFF
         extra_cycles = 1 if _same_page(operand, address + 2) else 3

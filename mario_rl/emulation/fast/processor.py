@@ -18,13 +18,17 @@ from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
-from mario_rl.emulation.fast.instructions import (  # noqa: I001
+
+# isort: off
+from mario_rl.emulation.fast.instructions import (
     ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, CLC, CLD, CLI, CLV,
     CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_MODIFIER, FIRST_READER, FIRST_WITH_OPERAND, INC, INDIRECT_Y, INX,
     INY, JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LAST_BRANCH, LDA, LDX, LDY, LSR, LSR_A, ORA, PHA, PHP, PLA, PLP,
     POLL_SPRITE_ZERO, ROL, ROL_A, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, TAX, TAY, TSX, TXA, TXS, TYA,
     UNKNOWN, ZERO_PAGE_X, ZERO_PAGE_Y,
 )  # fmt: skip
+
+# isort: on
 from mario_rl.emulation.fast.registers import poll_sprite_zero, read_register, write_register
 
 NEGATIVE, OVERFLOW, DECIMAL, INTERRUPT_DISABLE, ZERO, CARRY = 0x01, 0x02, 0x10, 0x20, 0x40, 0x80

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.measure import MissingPackageError, Ratio, StudyResult
 from mario_rl.hardware import describe_machine
 
-STUDIES = ("ring", "consolidation", "sampling", "pipeline")
+STUDIES = ("emulation", "ring", "consolidation", "sampling", "pipeline")
 USER_ERROR = 2
 
 

@@ -6,6 +6,7 @@ from mario_rl.config import SOURCE_NAMES, ChosenSettings, Source
 from mario_rl.hardware import HardwarePlan, megabytes, num_cores
 
 LINE_LENGTH = 120
+EMULATORS = {"fast": "fast: our own, compiled", "nes_py": "nes-py"}
 
 
 def describe_plan(plan: HardwarePlan, chosen: ChosenSettings, run_name: str, *, serial: bool) -> str:
@@ -23,6 +24,7 @@ def describe_plan(plan: HardwarePlan, chosen: ChosenSettings, run_name: str, *, 
     lines = [
         f"{title}, seed {settings.seed}",
         f"  device       {plan.device.type}: {plan.device_name}, {num_cores()} cores",
+        f"  emulator     {EMULATORS[settings.emulator]}",
         f"  threads      {collectors}; learner {plan.learner_threads}",
         f"  precision    {plan.precision.value}: {plan.precision.reason}",
         f"  compile      {plan.compilation.value}: {plan.compilation.reason}",

@@ -113,11 +113,11 @@ def test_every_setting_in_the_shipped_file_carries_a_reason():
     assert not without_reason
 
 
-@pytest.mark.parametrize("num_cores", [1, 2, 4, 16, 23])
+@pytest.mark.parametrize("num_cores", [1, 2, 4, 16, 23, 24])
 def test_the_shipped_file_is_valid_without_a_gpu(num_cores, monkeypatch):
     values, overrides = read_config_module(shipped_config_on(num_cores, monkeypatch))
     chosen = choose_settings(values, overrides, {}, has_gpu=lambda: False)
-    assert chosen.settings.num_processes == max(1, min(16, round(0.55 * num_cores)))
+    assert chosen.settings.num_processes == max(1, num_cores // 12)
 
 
 @pytest.mark.parametrize("num_cores", [24, 64, 512])

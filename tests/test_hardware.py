@@ -91,17 +91,23 @@ def test_without_a_gpu_the_run_is_on_the_cpu(device):
 
 
 @pytest.mark.parametrize(
-    ("num_cores", "num_processes", "serial", "expected"),
+    ("emulator", "num_cores", "num_processes", "serial", "expected"),
     [
-        (8, 3, False, 5),  # the collectors take a core each, the learner the rest
-        (4, 4, False, 1),  # at least one, also where the collectors take all ...
-        (2, 8, False, 1),  # ... or more than there are
-        (8, 3, True, 8),  # in serial mode there are no collector processes
+        ("nes_py", 8, 3, False, 5),  # the collectors take a core each, the learner the rest
+        ("nes_py", 4, 4, False, 1),  # at least one, also where the collectors take all ...
+        ("nes_py", 2, 8, False, 1),  # ... or more than there are
+        ("nes_py", 8, 3, True, 8),  # in serial mode there are no collector processes
+        ("fast", 8, 3, False, 8),  # the collectors mostly wait
+        ("fast", 2, 8, False, 2),
+        ("fast", 8, 3, True, 8),
     ],
 )
-def test_the_learner_gets_the_cores_that_the_collectors_leave(cores, num_cores, num_processes, serial, expected):
+def test_the_learner_gets_the_cores_that_the_collectors_leave(
+    cores, emulator, num_cores, num_processes, serial, expected
+):
     cores(num_cores)
-    settings = small_settings(NUM_PROCESSES=num_processes, BUFFER_SIZE=10_000, REP_Q_SIZE=1_000, WARMUP_EXPERIENCES=500)
+    sizes = {"BUFFER_SIZE": 10_000, "REP_Q_SIZE": 1_000, "WARMUP_EXPERIENCES": 500}
+    settings = small_settings(EMULATOR=emulator, NUM_PROCESSES=num_processes, **sizes)
     assert make_plan(settings, serial=serial).learner_threads == expected
 
 
@@ -208,7 +214,7 @@ def test_the_plan_shows_every_choice_with_its_reason_and_where_settings_come_fro
     text = describe_plan(plan, chosen, "mario-1-1-x", serial=False)
     assert "run mario-1-1-x: level 1-1, simple actions, seed 7" in text
     assert "4 cores" in text
-    assert "2 collector processes with 1 thread and 2 emulators each; learner 2" in text
+    assert "2 collector processes with 1 thread and 2 emulators each; learner 4" in text
     assert plan.precision.reason in text
     assert plan.compilation.reason in text
     assert "from config_optimized.py, except" in text

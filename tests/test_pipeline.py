@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mario_rl.checkpoints import CheckpointStore
+from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.hardware import make_plan
 from mario_rl.pipeline import connect
 from mario_rl.reporting import Reporter
@@ -20,6 +21,7 @@ def _train(folder, settings, limits, resume=False, serial=True):
     run = Run("test", folder / "checkpoints", folder / "models")
     store = CheckpointStore(run.checkpoints, keep=2)
     console = Console()
+    assert choose_emulator(settings.emulator, console.line) == settings.emulator  # compiled, as in a session
     pipeline = connect(settings, make_plan(settings, serial=serial), console, serial=serial)
     missing = pipeline.restore(store.load_newest()) if resume else []
     reporter = Reporter(console, TensorBoardSink(run.metrics))

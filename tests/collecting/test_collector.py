@@ -149,7 +149,7 @@ def test_random_actions_favour_the_right():
 
 @pytest.fixture
 def supervisor():
-    assert choose_emulator(TASK.emulator, print) == TASK.emulator  # compiled before a collector needs it, as in a session
+    assert choose_emulator(TASK.emulator, print) == TASK.emulator  # compiled, as in a session
     started = []
 
     def start(setup, num_slots=4, granted=UNLIMITED):

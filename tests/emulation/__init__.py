@@ -9,8 +9,8 @@ from mario_rl.experience import FRAME_SIZE
 
 # Decisions of four frames that clear 1-1: run so many, jump so many, run, jump, ... always to the right.
 _LENGTHS = (
-    "2 3 4 3 7 9 7 8 3 3 7 2 6 4 2 1 2 6 1 7 8 8 8 5 4 6 7 17 3 8 6 4 5 3 1 2 7 2 7 2 4 8 2 4 8 3 5 5 2 4 1 9 1 2 7 2 4 "
-    "5 4 3 2 7 4 3 2 4 4 4 4 2"
+    "2 3 4 3 7 9 7 8 3 3 7 2 6 4 2 1 2 6 1 7 8 8 8 5 4 6 7 17 3 8 6 4 5 3 1 2 7 2 7 2 4 8 2 4 8 3 5 5 2 4 1 9 1 2 7 2 "
+    "4 5 4 3 2 7 4 3 2 4 4 4 4 2"
 )
 RUN_AND_JUMP = tuple(int(length) for length in _LENGTHS.split())
 WINNING_BUTTONS = tuple(

@@ -12,7 +12,7 @@ import pytest
 from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART
 from mario_rl.emulation.rules import CHANGE_AREA_TIMER, PLAYER_STATE
-from mario_rl.environment.actions import LEFT, RIGHT, A, B
+from mario_rl.environment.actions import RIGHT, A, B
 from tests.emulation import WINNING_BUTTONS, Games, random_buttons
 
 EMULATORS = ("fast", "nes_py")

@@ -10,7 +10,7 @@ from mario_rl.checkpoints import CheckpointStore
 from mario_rl.command_line import PROJECT
 from mario_rl.config import choose_settings
 from mario_rl.emulation.choosing import choose_emulator
-from mario_rl.hardware import has_gpu, make_plan, prepare
+from mario_rl.hardware import has_gpu, make_plan, num_cores, prepare
 from mario_rl.pipeline import connect
 from mario_rl.reporting import Reporter
 from mario_rl.runs import Run
@@ -64,6 +64,10 @@ def run(quick: bool) -> StudyResult:
     for stats in pipeline.source.total_stats():
         ring_waits.append(stats[CollectorStat.RING_WAIT_SECONDS] / stats[CollectorStat.RUNNING_SECONDS])
         throttle_waits.append(stats[CollectorStat.THROTTLE_SECONDS] / stats[CollectorStat.RUNNING_SECONDS])
+    cpu_shares = [
+        stats[CollectorStat.CPU_SECONDS] / stats[CollectorStat.RUNNING_SECONDS] / num_cores()
+        for stats in pipeline.source.total_stats()
+    ]
     drops = float(pipeline.source.consolidation.figures.drops)
     names = (
         "run/decisions_per_second",
@@ -95,6 +99,7 @@ def run(quick: bool) -> StudyResult:
         rows,
         {
             "share of collectors' time waiting for a ring": at_most(Sample(ring_waits), 0.01, "share"),
+            "share of the CPU that collectors use": at_most(Sample([sum(cpu_shares)]), 0.15, "share"),
             "dropped experiences": at_most(Sample([drops]), 0.0, "count"),
         },
         [f"{len(recorder.epochs)} epochs, {pipeline.ledger.collected:,} decisions; rates are of epochs that learned."],

@@ -47,6 +47,7 @@ class CollectorStat(IntEnum):
     THROTTLE_SECONDS = 3  # the replay ratio said to wait
     WEIGHTS_VERSION = 4
     RUNNING_SECONDS = 5  # since its emulators were ready, as of the last chunk
+    CPU_SECONDS = 6  # that it has used of them
 
 
 class Chunk(NamedTuple):

@@ -131,7 +131,7 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
     """A collector process's life: wait for permission and for a slot, take weights, fill the slot, hand it over."""
     stats = writer.memory.stats.array
     spare = _private_rows(setup) if setup.when_full == "drop" else None
-    begun = time.perf_counter()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     while not control.stop:
         writer.answer()
         while not control.stop and stats[CollectorStat.DECISIONS_WRITTEN] >= control.granted_decisions(setup.number):
@@ -149,6 +149,7 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
             return
         decisions = np.count_nonzero((rows.marks & Mark.FINAL) == 0)
         stats[CollectorStat.RUNNING_SECONDS] = time.perf_counter() - begun
+        stats[CollectorStat.CPU_SECONDS] = time.process_time() - cpu_begun
         if rows is spare:
             stats[CollectorStat.DECISIONS_DROPPED] += decisions
             writer.skip()

@@ -1,4 +1,4 @@
-"""The first start compiles once and says so; later ones load; where that cannot be, nes-py is used and a sentence says why."""
+"""The first start compiles once and says so; later ones load. Where that cannot be, nes-py is used, and we say why."""
 
 import os
 import shutil

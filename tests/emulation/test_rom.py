@@ -23,7 +23,7 @@ def _spoil(path, offset, value):
 
 
 def test_the_rom_is_found_without_importing_its_package():
-    code = "import sys; from mario_rl.emulation.rom import find_rom; find_rom(); print('gym_super_mario_bros' in sys.modules)"
+    code = "from mario_rl.emulation.rom import *; find_rom(); import sys; print('gym_super_mario_bros' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 

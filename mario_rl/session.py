@@ -58,12 +58,16 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     if wishes.serial and not settings.replay_ratio:
         checks.faults.append("--serial needs REPLAY_RATIO above 0: it decides when to play and when to train.")
     checks.finish()
+    console = Console()
+    emulator = choose_emulator(settings.emulator, console.line)
+    if emulator != settings.emulator:
+        settings = replace(settings, emulator=emulator)
+        chosen = replace(chosen, settings=settings)
+        plan = hardware.make_plan(settings, serial=wishes.serial)
     assert plan is not None
     hardware.prepare(plan)
 
     run = resumed or runs.new_run(project, settings)
-    console = Console()
-    settings = replace(settings, emulator=choose_emulator(settings.emulator, console.line))
     console.line(describe_plan(plan, chosen, run.name, serial=wishes.serial))
     pipeline = connect(settings, plan, console, serial=wishes.serial)
     missing = pipeline.restore(checkpoint) if checkpoint is not None else []

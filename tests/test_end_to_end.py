@@ -192,3 +192,15 @@ def test_the_same_seed_gives_the_same_serial_run(project):
     first = lines()
     assert first == lines()
     assert "warming up" not in first[-1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_first_start_compiles_the_fast_emulator_and_trains_on_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    project = copy_project(tmp_path)
+    process = start(command(project, "--epochs", "1", EMULATOR="fast"))
+    output, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors
+    assert output.startswith("Compiling the emulator for this processor")
+    assert "emulator     fast: our own, compiled" in output

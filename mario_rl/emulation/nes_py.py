@@ -63,7 +63,8 @@ class _Game:
         self.console.restore()
         self.log.clear()
         self._last_x, self._last_time = rules.player_x(self.ram), rules.clock(self.ram)
-        self.play(NOOP, idle_frames)
+        if idle_frames:
+            self.play(NOOP, idle_frames)
 
     def play(self, buttons: int, num_frames: int) -> tuple[int, bool, bool]:
         """(raw reward, done, flag)"""

@@ -280,3 +280,4 @@ def test_a_loaded_state_continues_as_the_saved_one(games, emulator):
             assert loaded.outcome(game) == saved.outcome(game)
             assert loaded.ram(game) == saved.ram(game)
         assert np.array_equal(loaded.pictures, saved.pictures)
+        assert loaded.emulator.state() == saved.emulator.state()

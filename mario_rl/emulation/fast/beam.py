@@ -105,7 +105,7 @@ def _move_through_lines(
     console: Console, cartridge: Cartridge, canvas: Canvas, position: int, limit: int, stop_at_hit: bool
 ) -> None:
     drawing = canvas.drawing
-    if drawing:
+    if drawing and not canvas.prepared:
         prepare_drawing(console, cartridge, canvas)
     line = (position - FIRST_VISIBLE) // DOTS_PER_LINE
     line_start = FIRST_VISIBLE + line * DOTS_PER_LINE
@@ -134,6 +134,7 @@ def _move_through_lines(
         if last == DOTS_PER_LINE:
             if console.held_line == line:
                 console.held_line = -1
+                canvas.prepared = 0
             line += 1
             line_start += DOTS_PER_LINE
     console.dot = console.picture_start + position

@@ -18,14 +18,14 @@ CANVAS = np.dtype(
     [
         ("drawing", np.int64),  # whether the frame in hand will be looked at
         ("screen", np.uint8, (SCREEN_HEIGHT, SCREEN_WIDTH)),  # in inks (see picture.py)
-        # Room for drawing. Nothing in it outlives a call.
+        # Looked up once for many lines, until something changes.
+        ("prepared", np.int64),  # whether what follows is up to date
         ("palette_words", np.uint64, 16),
-        ("fetched_row", np.int64),  # the row of tiles in the next two; -1: none
-        ("tile_patterns", np.int64, TILES_PER_LINE),
-        ("tile_palettes", np.int64, TILES_PER_LINE),
-        ("line_pixels", np.uint64, TILES_PER_LINE),
         ("line_sprites", np.uint8, (SCREEN_HEIGHT, 8)),
         ("num_line_sprites", np.uint8, SCREEN_HEIGHT),
+        ("fetched_row", np.int64),  # where the row of tiles below begins; -1: there is none
+        ("tile_patterns", np.int64, TILES_PER_LINE),
+        ("row_pixels", np.uint64, (8, TILES_PER_LINE)),  # the tiles' eight lines, before sprites
     ],
     align=True,
 )

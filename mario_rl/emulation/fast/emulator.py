@@ -203,11 +203,14 @@ class FastEmulator:
         calls = [(*games, canvas, *task, first, last) for canvas, first, last in self._parts]
         for call in calls[1:]:
             self._calls.put(call)
-        results = [step_games(*calls[0]), *(self._results.get() for _ in self._threads)]
+        try:
+            good = step_games(*calls[0])
+        finally:
+            results = [self._results.get() for _ in self._threads]
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        if not all(results):
+        if not (good and all(results)):
             raise RuntimeError('the game did something that the fast emulator does not know; set EMULATOR = "nes_py"')
 
     def draw(self, pictures: FrameArray, tick: int) -> None:

@@ -18,7 +18,7 @@ CYCLES_PER_FRAME = 29781
 def run_frame(console: Console, cartridge: Cartridge, canvas: Canvas, buttons: int, drawing: bool) -> None:
     """Run one frame with these buttons held, and draw it if asked for."""
     console.buttons = buttons
-    canvas.drawing = drawing
+    canvas.drawing, canvas.prepared = drawing, 0
     console.frame_end += CYCLES_PER_FRAME
     last_dot = 3 * console.frame_end - 1
     event = _next_event(console)

@@ -9,6 +9,7 @@ An ink is what the screen shall hold for a colour: its grey level for training, 
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from mario_rl.emulation.fast.canvas import TILES_PER_LINE, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
@@ -21,7 +22,7 @@ _ALL_LANES = np.uint64(0x0101010101010101)
 
 @compiled
 def prepare_drawing(console: Console, cartridge: Cartridge, canvas: Canvas) -> None:
-    """Look up what stays the same while nothing but the beam moves: inks and sprites."""
+    """Look up what stays the same from line to line: inks and sprites."""
     inks, palette, words = cartridge.inks, console.palette, canvas.palette_words
     ink0 = _ALL_LANES * np.uint64(inks[palette[0] & 0x3F])
     for first in range(0, 16, 4):
@@ -34,6 +35,7 @@ def prepare_drawing(console: Console, cartridge: Cartridge, canvas: Canvas) -> N
         words[first + 3] = ink0 ^ ink1 ^ ink2 ^ ink3
     canvas.fetched_row = -1
     choose_sprites(console, canvas)
+    canvas.prepared = 1
 
 
 @compiled
@@ -43,12 +45,10 @@ def draw_pixels(console: Console, cartridge: Cartridge, canvas: Canvas, line: in
     if not console.rendering:
         target[:] = cartridge.inks[console.palette[0] & 0x3F]
         return
-    skipped = (console.fine_x + first) & 7  # pixels of the first tile that lie left of `first`
-    num_tiles = (skipped + last - first + 7) >> 3
     if canvas.fetched_row != console.video_address & 0x0FFF:
-        _fetch_tiles(console, canvas)
-    _draw_tiles(console, cartridge, canvas, num_tiles)
-    source = canvas.line_pixels.view(np.uint8)[skipped : skipped + last - first]
+        _draw_row_of_tiles(console, cartridge, canvas)
+    skipped = (console.fine_x + first) & 7  # pixels of the first tile that lie left of `first`
+    source = _line_of_tiles(console, canvas)[skipped : skipped + last - first]
     for x in range(last - first):
         target[x] = source[x]
     if canvas.num_line_sprites[line] > 0:
@@ -56,33 +56,28 @@ def draw_pixels(console: Console, cartridge: Cartridge, canvas: Canvas, line: in
 
 
 @compiled
-def _fetch_tiles(console: Console, canvas: Canvas) -> None:
-    """Read a row of tiles from the nametables: where their patterns are, and their palettes."""
-    video_ram = console.video_ram
+def _draw_row_of_tiles(console: Console, cartridge: Cartridge, canvas: Canvas) -> None:
+    """Draw the tiles from the beam on, all eight lines of them."""
+    video_ram, patterns, lanes, words = console.video_ram, cartridge.patterns, cartridge.lanes, canvas.palette_words
     address = console.video_address
     canvas.fetched_row = address & 0x0FFF
     for column in range(TILES_PER_LINE):
         attributes = video_ram[0x3C0 | address & 0x400 | address >> 4 & 0x38 | address >> 2 & 0x07]
-        canvas.tile_palettes[column] = (attributes >> (address >> 4 & 4 | address & 2) & 3) * 4
-        canvas.tile_patterns[column] = console.background_page + 16 * video_ram[address & 0x7FF]
+        palette = (attributes >> (address >> 4 & 4 | address & 2) & 3) * 4
+        ink0, ink01, ink02, ink0123 = words[palette], words[palette + 1], words[palette + 2], words[palette + 3]
+        pattern = console.background_page + 16 * video_ram[address & 0x7FF]
+        canvas.tile_patterns[column] = pattern
+        for line in range(8):
+            low = lanes[patterns[(pattern + line) & 0x1FFF]]
+            high = lanes[patterns[(pattern + line + 8) & 0x1FFF]]
+            canvas.row_pixels[line, column] = ink0 ^ (low & ink01) ^ (high & ink02) ^ (low & high & ink0123)
         address = next_tile(address)
 
 
 @compiled
-def _draw_tiles(console: Console, cartridge: Cartridge, canvas: Canvas, num_tiles: int) -> None:
-    patterns, lanes, words = cartridge.patterns, cartridge.lanes, canvas.palette_words
-    row = console.video_address >> 12 & 7
-    for column in range(num_tiles):
-        pattern = canvas.tile_patterns[column] + row
-        low = lanes[patterns[pattern & 0x1FFF]]
-        high = lanes[patterns[(pattern + 8) & 0x1FFF]]
-        palette = canvas.tile_palettes[column] & 0xF
-        canvas.line_pixels[column] = (
-            words[palette]
-            ^ (low & words[palette + 1])
-            ^ (high & words[palette + 2])
-            ^ (low & high & words[palette + 3])
-        )
+def _line_of_tiles(console: Console, canvas: Canvas) -> npt.NDArray[np.uint8]:
+    """The pixels of the row's line that the beam is on."""
+    return canvas.row_pixels[console.video_address >> 12 & 7].view(np.uint8)
 
 
 @compiled
@@ -99,7 +94,7 @@ def _draw_sprites(
 ) -> None:
     """Paint sprites over the line, the least important first."""
     screen = canvas.screen
-    background = canvas.line_pixels.view(np.uint8)
+    background = _line_of_tiles(console, canvas)
     for k in range(canvas.num_line_sprites[line] - 1, -1, -1):
         sprite = canvas.line_sprites[line, k]
         left = console.sprites[sprite * 4 + 3]

@@ -4,6 +4,7 @@ Collectors that start together would otherwise each compile the same. A lock kee
 """
 
 import fcntl
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ def prepare(report: Callable[[str], None]) -> None:
     with (CACHE_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if done.exists():
+            os.utime(CACHE_FOLDER)  # it is in use: the last to be removed
             return
         report("Compiling the emulator for this processor; this happens once and takes about half a minute.")
         begun = time.perf_counter()

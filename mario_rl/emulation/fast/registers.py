@@ -52,9 +52,13 @@ def write_register(console: Console, cartridge: Cartridge, canvas: Canvas, addre
     """What the processor writes to an address that is not RAM; the cycles it has to wait."""
     if address < 0x4000:
         catch_up(console, cartridge, canvas, 3 * (cycle + 1))
-        _write_picture_unit(console, address & 7, value)
+        register = address & 7
+        if register != SCROLL:  # it moves the picture, but changes nothing in it
+            canvas.prepared = 0
+        _write_picture_unit(console, register, value)
     elif address == SPRITE_COPY:
         catch_up(console, cartridge, canvas, 3 * (cycle + 1))
+        canvas.prepared = 0
         _copy_sprites(console, value)
         return 513 + ((cycle + 1) & 1)
     elif address == JOYPAD_1:

@@ -27,7 +27,7 @@ def choose_sprites(console: Console, canvas: Canvas) -> None:
     for sprite in range(console.sprite_address >> 2, NUM_SPRITES):
         top = sprites[sprite * 4] + 1
         for below in range(top, min(top + 8, SCREEN_HEIGHT + 1)):
-            line = below % SCREEN_HEIGHT  # below the last line is the next picture's first
+            line = below if below < SCREEN_HEIGHT else 0  # below the last line is the next picture's first
             count = counts[line]
             if count < MAX_SPRITES_PER_LINE:
                 canvas.line_sprites[line, count] = sprite

@@ -1,1 +1,1 @@
-"""Emulators: a console that runs one frame at a time and shows its RAM and its picture."""
+"""Emulators behind one protocol: batches of games of one level, with the rules of the game after every frame."""

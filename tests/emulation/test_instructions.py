@@ -14,7 +14,7 @@ from mario_rl.emulation.fast.canvas import CANVAS
 from mario_rl.emulation.fast.cartridge import insert_cartridge
 from mario_rl.emulation.fast.colours import COLOUR_NUMBERS
 from mario_rl.emulation.fast.console import CONSOLE, power_on
-from mario_rl.emulation.fast.instructions import INSTRUCTIONS
+from mario_rl.emulation.fast.instructions import ABSOLUTE_Y, CLEAR_SPRITES, INSTRUCTIONS, STA
 from mario_rl.emulation.fast.processor import interrupt, run_processor
 from mario_rl.emulation.rom import PATTERNS_SIZE, PROGRAM_SIZE, Rom
 
@@ -442,3 +442,18 @@ def test_an_undisturbed_program_is_not_called_strayed():
     machine = Machine("A9 01 8D 00 40")  # sound registers are ignored
     machine.run(2)
     assert not machine["strayed"]
+
+
+@pytest.mark.parametrize("start", [0x00, 0x04, 0xFC, 0x01])
+@pytest.mark.parametrize("stop", [1, 6, 40, 300, 1019, 1024, 1025, 5000])
+def test_a_loop_done_at_once_equals_its_turns(start, stop):
+    """STA $0200,Y, four INY, BNE; in the second machine the STA is an ordinary one again."""
+    loop = Machine("99 00 02 C8 C8 C8 C8 D0 F7 4C 09 80")
+    plain = Machine("99 00 02 C8 C8 C8 C8 D0 F7 4C 09 80")
+    assert loop.cartridge["steps"][0, 0x8000]["operation"] == CLEAR_SPRITES
+    plain.cartridge["steps"][0, 0x8000]["operation"] = STA
+    plain.cartridge["steps"][0, 0x8000]["mode"] = ABSOLUTE_Y
+    for machine in (loop, plain):
+        machine["a"], machine["y"] = 0xF8, start
+        run_processor(machine.consoles[0], machine.cartridge[0], machine._canvas[0], stop)
+    assert loop.consoles.tobytes() == plain.consoles.tobytes()

@@ -20,11 +20,11 @@ import numpy.typing as npt
 (
     JMP, JMP_INDIRECT, JSR, RTS, RTI, BRK, PHA, PLA, PHP, PLP,
     TAX, TAY, TXA, TYA, TSX, TXS, INX, INY, DEX, DEY, ASL_A, LSR_A, ROL_A, ROR_A,
-    CLC, SEC, CLI, SEI, CLV, CLD, SED, NOP, JMP_TO_ITSELF, POLL_SPRITE_ZERO, UNKNOWN,
-) = range(8, 43)  # fmt: skip
-(STA, STX, STY) = range(43, 46)
-(ADC, SBC, AND, ORA, EOR, CMP, CPX, CPY, BIT, LDA, LDX, LDY) = range(46, 58)
-(ASL, LSR, ROL, ROR, INC, DEC) = range(58, 64)
+    CLC, SEC, CLI, SEI, CLV, CLD, SED, NOP, JMP_TO_ITSELF, POLL_SPRITE_ZERO, CLEAR_SPRITES, UNKNOWN,
+) = range(8, 44)  # fmt: skip
+(STA, STX, STY) = range(44, 47)
+(ADC, SBC, AND, ORA, EOR, CMP, CPX, CPY, BIT, LDA, LDX, LDY) = range(47, 59)
+(ASL, LSR, ROL, ROR, INC, DEC) = range(59, 65)
 LAST_BRANCH, FIRST_WITH_OPERAND, FIRST_READER, FIRST_MODIFIER = BEQ, STA, ADC, ASL
 
 # Modes: where an operand is. Zero page and absolute are one mode here: once decoded, both are an address. So is
@@ -116,11 +116,14 @@ STEP = np.dtype(
 )
 
 PROGRAM_START = 0x8000
+# Loops that are done at once: two in which the game waits, which are most of its instructions, and its longest other.
 # LDA $2002, AND #$40, and BNE or BEQ back to the LDA: waits until sprite 0 is not hit any more, or is hit.
 _POLLING_LOOPS = {
     bytes.fromhex("AD 02 20  29 40  D0 F9"): 0x40,  # as long as it reads this, it goes on
     bytes.fromhex("AD 02 20  29 40  F0 F9"): 0x00,
 }
+# STA $0200,Y, four times INY, and BNE back to the STA: puts all sprites out of sight.
+_CLEARING_LOOP = bytes.fromhex("99 00 02  C8 C8 C8 C8  D0 F7")
 
 
 def decode(program: bytes) -> npt.NDArray[np.void]:
@@ -131,7 +134,7 @@ def decode(program: bytes) -> npt.NDArray[np.void]:
     for index, opcode in enumerate(program):
         if opcode in INSTRUCTIONS:
             address = PROGRAM_START + index
-            steps[address] = _decode_one(INSTRUCTIONS[opcode], address, program[index : index + 7])
+            steps[address] = _decode_one(INSTRUCTIONS[opcode], address, program[index : index + 9])
     return steps
 
 
@@ -143,11 +146,12 @@ def _decode_one(instruction: Instruction, address: int, code: bytes) -> tuple[in
     elif notation == "rel":
         operand = (address + 2 + (operand ^ 0x80) - 0x80) & 0xFFFF
         extra_cycles = 1 if _same_page(operand, address + 2) else 3
-    # Two loops in which the game waits are most of its instructions. Each has an operation that does all turns at once.
     if operation == JMP and operand == address:
         operation = JMP_TO_ITSELF
-    elif code in _POLLING_LOOPS and _same_page(address, address + len(code)):
-        operation, operand = POLL_SPRITE_ZERO, _POLLING_LOOPS[code]
+    elif code[:7] in _POLLING_LOOPS and _same_page(address, address + 7):  # or its branch would take longer
+        operation, operand = POLL_SPRITE_ZERO, _POLLING_LOOPS[code[:7]]
+    elif code == _CLEARING_LOOP and _same_page(address, address + 9):
+        operation = CLEAR_SPRITES
     return operation, cycles, extra_cycles, mode, operand, (address + length) & 0xFFFF
 
 

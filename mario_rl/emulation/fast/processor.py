@@ -21,11 +21,11 @@ from mario_rl.emulation.fast.console import Console
 
 # isort: off
 from mario_rl.emulation.fast.instructions import (
-    ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, CLC, CLD, CLI, CLV,
-    CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_MODIFIER, FIRST_READER, FIRST_WITH_OPERAND, INC, INDIRECT_Y, INX,
-    INY, JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LAST_BRANCH, LDA, LDX, LDY, LSR, LSR_A, ORA, PHA, PHP, PLA, PLP,
-    POLL_SPRITE_ZERO, ROL, ROL_A, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX, TAX, TAY, TSX, TXA, TXS, TYA,
-    UNKNOWN, ZERO_PAGE_X, ZERO_PAGE_Y,
+    ABSOLUTE_X, ABSOLUTE_Y, ADC, AND, ASL, ASL_A, BCC, BCS, BEQ, BIT, BMI, BNE, BPL, BRK, BVC, CLC, CLD,
+    CLEAR_SPRITES, CLI, CLV, CMP, CPX, CPY, DEC, DEX, DEY, DIRECT, EOR, FIRST_MODIFIER, FIRST_READER,
+    FIRST_WITH_OPERAND, INC, INDIRECT_Y, INX, INY, JMP, JMP_INDIRECT, JMP_TO_ITSELF, JSR, LAST_BRANCH, LDA, LDX, LDY,
+    LSR, LSR_A, ORA, PHA, PHP, PLA, PLP, POLL_SPRITE_ZERO, ROL, ROL_A, ROR_A, RTI, RTS, SBC, SEC, SED, SEI, STA, STX,
+    TAX, TAY, TSX, TXA, TXS, TYA, UNKNOWN, ZERO_PAGE_X, ZERO_PAGE_Y,
 )  # fmt: skip
 
 # isort: on
@@ -38,7 +38,8 @@ Int: Any = np.int64  # what a byte becomes when it is read: numba makes a float 
 STACK = 0x0100
 NMI_VECTOR, IRQ_VECTOR = 0xFFFA, 0xFFFE
 NMI_CYCLES = 7
-POLL_CYCLES = 4 + 2 + 3  # one turn of the polling loop: LDA, AND, a taken branch
+# One turn of the loops that are done at once, the branch taken, and how many bytes follow the STA.
+POLL_CYCLES, CLEAR_CYCLES, CLEAR_LENGTH = 4 + 2 + 3, 5 + 4 * 2 + 3, 6
 
 
 @compiled
@@ -169,6 +170,15 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
                         value &= 0x7F  # the first reading has cleared the vertical blank flag
                         cost += turns * POLL_CYCLES
                 a = result = value
+            elif operation == CLEAR_SPRITES:  # STA $0200,Y, or the whole loop if it ends before `stop`
+                ram[0x200 | y] = a
+                turns = (0x100 - y) // 4
+                if y & 3 == 0 and cycle + turns * CLEAR_CYCLES < stop:
+                    for sprite in range(y, 0x100, 4):
+                        ram[0x200 | sprite] = a
+                    y = result = 0
+                    pc += CLEAR_LENGTH
+                    cost = turns * CLEAR_CYCLES - 1  # the last branch is not taken
             elif operation == BRK:
                 status = _pack_status(console, result, carry) | INTERRUPT_DISABLE | DECIMAL
                 console.sp = _push_interrupt(ram, console.sp, pc + 1 & 0xFFFF, status)

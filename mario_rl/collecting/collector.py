@@ -86,7 +86,7 @@ class Collector:
 
     @torch.inference_mode()
     def _decide(self) -> npt.NDArray[np.int64]:
-        """Epsilon-greedy actions for all emulators, with the same random numbers whatever is drawn."""  # [envs]
+        """Epsilon-greedy actions for all emulators; the generator advances equally, whoever explores."""  # [envs]
         number, num_envs = self._setup.number, self._setup.num_envs
         epsilons = self._setup.ladder.epsilons(self._control.decisions)[number * num_envs : (number + 1) * num_envs]
         explores = self._rng.random(num_envs) < epsilons
@@ -109,7 +109,7 @@ class Collector:
         return weights | {"stacks": torch.from_numpy(self._stacks), "pending": torch.from_numpy(self._pending)}
 
     def fits(self, state: dict[str, Any]) -> bool:
-        """Whether `load` can continue from this state: the same emulator with as many games."""
+        """Whether `load` can continue from this state: the same emulator and level with as many games."""
         return self._episodes.fits(state["episodes"])
 
     def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:

@@ -5,22 +5,22 @@ from collections.abc import Callable
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.emulation.rom import find_rom, read_rom
 
-INSTEAD = "using nes-py instead, which is about fifty times slower"
+USING_NES_PY = "using nes-py instead, which is about fifty times slower"
 
 
 def choose_emulator(wish: EmulatorName, report: Callable[[str], None]) -> EmulatorName:
-    """The emulator wished for, ready to play; or nes-py, with a word why, where ours cannot be compiled."""
+    """The emulator wished for, ready to play; or nes-py, with a word why, where numba or its folder is missing."""
     if wish == "nes_py":
         return wish
     try:
         from mario_rl.emulation.fast.preparing import prepare
-    except ImportError as error:
-        report(f"The fast emulator needs numba ({error}): {INSTEAD}. Remedy: pip install -r requirements.txt")
-        return "nes_py"
-    try:
+
         prepare(report)
+    except ImportError as error:
+        report(f"The fast emulator needs numba ({error}): {USING_NES_PY}. Remedy: pip install -r requirements.txt")
+        return "nes_py"
     except OSError as error:
-        report(f"The fast emulator cannot keep its compiled code ({error}): {INSTEAD}.")
+        report(f"The fast emulator cannot keep its compiled code ({error}): {USING_NES_PY}.")
         report("Remedy: set XDG_CACHE_HOME to a folder that can be written to.")
         return "nes_py"
     return wish

@@ -3,7 +3,7 @@
 Two implement it: `fast` (ours, compiled) and `nes_py` (the reference). Both play by the rules of `rules.py`.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,10 @@ class Emulator(Protocol):
     def ram(self, game: int) -> npt.NDArray[np.uint8]:
         """A game's memory, live."""  # [2048]
 
+    @property
+    def state_format(self) -> str:
+        """What a state must have been saved with to be loaded."""
+
     def state(self) -> bytes:
         """All games, such that `load_state` continues them exactly."""
 
@@ -73,14 +77,10 @@ class Emulator(Protocol):
 
 def make_emulator(name: EmulatorName, level: Level, num_games: int, num_threads: int = 1) -> Emulator:
     """The one place where emulators are told apart. Imports are here because numba's takes half a second."""
-    made: Any
     if name == "fast":
         from mario_rl.emulation.fast.emulator import FastEmulator
 
-        made = FastEmulator(level, num_games, num_threads)
-    else:
-        from mario_rl.emulation.nes_py import NesPyEmulator
+        return FastEmulator(level, num_games, num_threads)
+    from mario_rl.emulation.nes_py import NesPyEmulator
 
-        made = NesPyEmulator(level, num_games)
-    emulator: Emulator = made
-    return emulator
+    return NesPyEmulator(level, num_games)  # nes-py holds the GIL: further threads would only wait

@@ -1,7 +1,7 @@
 """nes-py behind the Emulator protocol: the reference that the fast emulator is compared with.
 
 Only nes-py's console is used, never the gym environment on top of it: that one computes a dozen properties and an info
-dict a frame, and the rules need eleven bytes of RAM. nes-py has one place to keep a state and no way to store it, so a
+dict a frame, and the rules need fifteen bytes of RAM. nes-py has one place to keep a state and no way to store it, so a
 saved game is its buttons since the level's first frame, which are played again.
 """
 
@@ -129,6 +129,11 @@ class NesPyEmulator:
     def ram(self, game: int) -> npt.NDArray[np.uint8]:
         """A game's memory, live."""
         return self._games[game].console.ram
+
+    @property
+    def state_format(self) -> str:
+        """A list of buttons needs no version."""
+        return "nes_py"
 
     def state(self) -> bytes:
         """The buttons of every game since its level's first frame."""

@@ -1,8 +1,8 @@
 """The rules of gym-super-mario-bros 7.4.0 about one frame: reward, end of the episode, and writes that skip cut-scenes.
 
 They apply after *every* frame, not once a decision: a clamp or a timer write that comes three frames late gives another
-game. Each function is plain Python over the game's RAM and calls no other of them, so that the fast emulator can
-compile them as they are, and nes-py's can call them.
+game. They are plain Python functions over the game's RAM. Those about a frame call no other of them, so that the fast
+emulator can compile them as they are.
 """
 
 from collections.abc import Callable

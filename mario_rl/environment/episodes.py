@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.emulation.emulator import NO_RESTART, EmulatorName, make_emulator
+from mario_rl.emulation.emulator import NO_RESTART, EmulatorName, Outcomes, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, ActionSet
 from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
@@ -83,20 +83,15 @@ class Episodes:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
-            "emulator": self._rules.emulator,
-            "level": [self._rules.world, self._rules.stage],
+            "format": self._format,
             "games": base64.b64encode(self._emulator.state()).decode(),
             "episodes": {name: array.tolist() for name, array in self._arrays().items()},
             "rng": self._rng.bit_generator.state,
         }
 
-    def fits(self, state: dict[str, Any]) -> bool:
+    def fits(self, state: Any) -> bool:
         """Whether `load_state` can continue from this state."""
-        same_task = state["emulator"] == self._rules.emulator and state["level"] == [
-            self._rules.world,
-            self._rules.stage,
-        ]
-        return same_task and len(state["episodes"]["over"]) == len(self._over)
+        return isinstance(state, dict) and state.get("format") == self._format
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Return to a saved moment."""
@@ -105,11 +100,18 @@ class Episodes:
             array[:] = state["episodes"][name]
         self._rng.bit_generator.state = state["rng"]
 
+    @property
+    def _format(self) -> str:
+        rules = self._rules
+        return f"{self._emulator.state_format}, level {rules.world}-{rules.stage}, {len(self._over)} games"
+
     def close(self) -> None:
         """Free the emulator."""
         self._emulator.close()
 
-    def _step(self, actions: Any, restart: npt.NDArray[np.bool_], pictures: FrameArray, tick: int) -> Any:
+    def _step(
+        self, actions: npt.NDArray[np.int64], restart: npt.NDArray[np.bool_], pictures: FrameArray, tick: int
+    ) -> Outcomes:
         """Play, or restart where asked to; a new episode's figures are those of its first picture."""
         idle_frames = self._rng.integers(self._rules.noop_start_max_frames + 1, size=len(restart), dtype=np.int32)
         restarts = np.where(restart, idle_frames, np.int32(NO_RESTART))

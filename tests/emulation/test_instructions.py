@@ -14,7 +14,7 @@ from mario_rl.emulation.fast.canvas import CANVAS
 from mario_rl.emulation.fast.cartridge import insert_cartridge
 from mario_rl.emulation.fast.colours import COLOUR_NUMBERS
 from mario_rl.emulation.fast.console import CONSOLE, power_on
-from mario_rl.emulation.fast.instructions import ABSOLUTE_Y, CLEAR_SPRITES, INSTRUCTIONS, STA
+from mario_rl.emulation.fast.instructions import ABSOLUTE_Y, CLEAR_SPRITES, DIRECT, INSTRUCTIONS, LDA, STA
 from mario_rl.emulation.fast.processor import interrupt, run_processor
 from mario_rl.emulation.rom import PATTERNS_SIZE, PROGRAM_SIZE, Rom
 
@@ -35,12 +35,12 @@ N, V, D, I, Z, C = "NVDIZC"  # noqa: E741 (the data sheet calls it I)
 class Machine:
     """One console with a small program at 0x8000."""
 
-    def __init__(self, code, at=0x8000, fill=0x02):
+    def __init__(self, code, at=0x8000, fill=0x02, patterns=bytes(PATTERNS_SIZE)):
         program = bytearray([fill]) * PROGRAM_SIZE
         for address, content in {at: code}.items() if isinstance(code, (bytes, str)) else code.items():
             content = bytes.fromhex(content) if isinstance(content, str) else content
             program[address - 0x8000 : address - 0x8000 + len(content)] = content
-        self.cartridge = insert_cartridge(Rom(bytes(program), bytes(PATTERNS_SIZE)), COLOUR_NUMBERS)
+        self.cartridge = insert_cartridge(Rom(bytes(program), patterns), COLOUR_NUMBERS)
         self._canvas = np.zeros(1, CANVAS)
         self.consoles = np.zeros(1, CONSOLE)
         power_on(self.consoles, at)
@@ -322,8 +322,12 @@ def test_the_stack_wraps_around():
     machine["sp"], machine["a"] = 0x00, 0x12
     machine.run(2)
     assert (machine.ram[0x100], machine.ram[0x1FF], machine["sp"]) == (0x12, 0x12, 0xFE)
-    machine.run(2)
-    assert machine["sp"] == 0x00
+    machine["a"] = 0x99
+    machine.ram[0x1FF] = 0x80
+    machine.run()
+    assert (machine["a"], machine.flags & {N, Z}) == (0x80, {N})
+    machine.run()
+    assert (machine["a"], machine["sp"]) == (0x12, 0x00)
 
 
 @given(flags=FLAGS)
@@ -361,7 +365,12 @@ def test_transfers_and_counters_set_the_flags_but_for_the_stack_pointer():
     machine["a"], machine["sp"] = 0x80, 0x00
     machine.run(2)
     assert (machine["x"], machine["y"], machine.flags & {N, Z}) == (0x80, 0x80, {N})
-    machine.run(3)
+    machine["x"], machine["y"] = 0x12, 0x00
+    machine.run()
+    assert (machine["a"], machine.flags & {N, Z}) == (0x12, set())
+    machine.run()
+    assert (machine["a"], machine.flags & {N, Z}) == (0x00, {Z})
+    machine.run()
     assert (machine["x"], machine.flags & {N, Z}) == (0x00, {Z})
     machine["x"] = 0x80
     machine.run()
@@ -394,6 +403,7 @@ def test_an_interrupt_comes_between_two_instructions_and_takes_seven_cycles():
     machine.interrupt()
     assert (machine["pc"], machine["cycle"] - before, machine["sp"]) == (0x9000, 7, 0xFA)
     assert list(machine.ram[0x1FC:0x1FE]) == [0x00, 0x80]
+    assert machine.ram[0x1FB] == 0x80 | 0x20 | 0x04  # C, what nes-py takes for the constant 1, and its own constant 1
     assert I in machine.flags
     machine.run()
     assert (machine["pc"], machine["sp"]) == (0x8000, 0xFD)
@@ -407,6 +417,7 @@ def test_a_break_goes_through_its_own_vector_and_skips_a_byte():
     )  # nes-py counts the interrupt's 7 cycles on top of the instruction's 7; the hardware does not
     assert machine["pc"] == 0xA000
     assert list(machine.ram[0x1FC:0x1FE]) == [0x02, 0x80]
+    assert machine.ram[0x1FB] & 0x30 == 0x30  # the constant 1 and B
 
 
 def test_sprite_copies_take_513_cycles_and_one_more_on_an_odd_one():
@@ -457,3 +468,23 @@ def test_a_loop_done_at_once_equals_its_turns(start, stop):
         machine["a"], machine["y"] = 0xF8, start
         run_processor(machine.consoles[0], machine.cartridge[0], machine._canvas[0], stop)
     assert loop.consoles.tobytes() == plain.consoles.tobytes()
+
+
+@pytest.mark.parametrize("branch", ["D0", "F0"])
+@pytest.mark.parametrize("vblank", [0, 1])
+def test_polling_at_once_equals_polling_turn_by_turn(branch, vblank):
+    """For every length of time around the moments at which the flag is set and cleared."""
+    code = f"AD 02 20 29 40 {branch} F9 4C 07 80"  # LDA $2002, AND #$40, branch back; then wait
+    machines = [Machine(code, patterns=b"\xff" * PATTERNS_SIZE) for _ in range(2)]
+    machines[1].cartridge["steps"][0, 0x8000] = (LDA, 4, 0, DIRECT, 0x2002, 0x8003)
+    for stop in [*range(1, 900, 7), *range(1200, 2400, 5)]:
+        for machine in machines:
+            power_on(machine.consoles, 0x8000)
+            machine["vblank"] = vblank
+            machine["sprite_zero_hit"] = branch == "D0"
+            machine.consoles["sprites"][0, 0] = 3  # sprite 0 begins in line 4
+            machine["dot"] = 0
+            machine["picture_start"] = 400  # the flags are cleared at dot 400, the sprite is met some lines later
+            run_processor(machine.consoles[0], machine.cartridge[0], machine._canvas[0], stop)
+        fields = ("pc", "a", "cycle", "result", "carry", "vblank", "second_write")
+        assert [machines[0][field] for field in fields] == [machines[1][field] for field in fields], stop

@@ -66,7 +66,6 @@ def _move(console: Console, cartridge: Cartridge, canvas: Canvas, until: int, st
     limit = until - console.picture_start
     if position > VBLANK:
         if limit >= DOTS_PER_PICTURE:
-            limit = DOTS_PER_PICTURE
             console.picture_start += DOTS_PER_PICTURE
             console.odd_picture ^= 1
             console.dot = console.picture_start
@@ -79,7 +78,7 @@ def _move(console: Console, cartridge: Cartridge, canvas: Canvas, until: int, st
         console.dot = console.picture_start + min(limit, VBLANK)
     elif position >= FIRST_VISIBLE:
         _move_through_lines(console, cartridge, canvas, position, min(limit, AFTER_VISIBLE), stop_at_hit)
-    elif position <= 0:
+    elif position <= 0:  # -1 at power-on only
         if limit > 0:
             console.vblank = console.sprite_zero_hit = 0
         console.dot = console.picture_start + min(limit, 1)
@@ -134,7 +133,9 @@ def _move_through_lines(
         if last == DOTS_PER_LINE:
             if console.held_line == line:
                 console.held_line = -1
-                canvas.prepared = 0
+                canvas.prepared = (
+                    0  # in the next picture it will have other sprites; those of the lines below are right
+                )
             line += 1
             line_start += DOTS_PER_LINE
     console.dot = console.picture_start + position

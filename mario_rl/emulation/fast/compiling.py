@@ -17,7 +17,7 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _EMULATION = Path(__file__).parent.parent
-_SOURCES = sorted([*_EMULATION.glob("*.py"), *_EMULATION.glob("fast/*.py")])
+_SOURCES = sorted([*_EMULATION.glob("*.py"), *_EMULATION.glob("fast/*.py"), _EMULATION.parent / "experience.py"])
 
 # How LLVM shall lay out the processor's chain of questions, measured on an AMD EPYC (Zen 3). A table of jumps, its own
 # choice, is predicted well only along short repeating paths: a tree of yes-or-no branches made frames 1.2 times as
@@ -38,7 +38,7 @@ def _fingerprint() -> str:
     for path in _SOURCES:
         digest.update(f"{path} {path.stat().st_mtime_ns}\n".encode())
         digest.update(path.read_bytes())
-    cpu = llvmlite.binding.get_host_cpu_name()
+    cpu = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"
     digest.update(f"{numba.__version__} {llvmlite.__version__} {platform.python_version()} {cpu}".encode())
     return digest.hexdigest()[:16]
 
@@ -48,6 +48,8 @@ def _user_cache() -> Path:
 
 
 CACHE_FOLDER = _user_cache() / "mario-rl" / f"emulator-{_fingerprint()}"
+CACHE_FOLDER.mkdir(parents=True, exist_ok=True)  # OSError, where it cannot be used: see choosing.py
+(CACHE_FOLDER / "lock").touch()
 numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]  # before the first function is decorated
 
 

@@ -4,6 +4,7 @@ The frames, the rules of gym-super-mario-bros after each of them, and the reduce
 several threads the games are divided among them; nothing is shared but the read-only cartridge.
 """
 
+import hashlib
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Thread
@@ -16,7 +17,7 @@ from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART, Outcomes
 from mario_rl.emulation.fast.canvas import CANVAS, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge, insert_cartridge
-from mario_rl.emulation.fast.colours import COLOUR_NUMBERS, GREYS, RGB
+from mario_rl.emulation.fast.colours import COLOUR_NUMBERS, GREYS
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import CONSOLE, Console, power_on
 from mario_rl.emulation.fast.frame import run_frame
@@ -24,6 +25,8 @@ from mario_rl.emulation.fast.reducing import reduce_screen
 from mario_rl.emulation.rom import find_rom, read_rom
 from mario_rl.emulation.rules import NOOP, PRELEVEL_TIMER, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
+
+STRAYED = 'the game did something that the fast emulator does not know; set EMULATOR = "nes_py"'
 
 player_x = compiled(rules.player_x)
 clock = compiled(rules.clock)
@@ -116,7 +119,7 @@ def _play(
         if done:
             break
         hasten_area_change(ram)
-        while is_busy(ram):
+        while is_busy(ram) and not console.strayed:
             ram[PRELEVEL_TIMER] = 0
             before[0] = console
             held, drawn = NOOP, False
@@ -144,19 +147,15 @@ class FastConsole:
         self.canvas = np.zeros(1, CANVAS)
         self.consoles = np.zeros(1, CONSOLE)
         power_on(self.consoles, int.from_bytes(rom.program[0x7FFC:0x7FFE], "little"))
-        self.ram: npt.NDArray[np.uint8] = self.consoles["ram"][0]  # live
-        self.screen: npt.NDArray[np.uint8] = self.canvas["screen"][
-            0
-        ]  # live; greys, or with `true_colours` their numbers
+        # Both are live. The screen holds grey levels or, with `true_colours`, the colours' numbers.
+        self.ram: npt.NDArray[np.uint8] = self.consoles["ram"][0]
+        self.screen: npt.NDArray[np.uint8] = self.canvas["screen"][0]
 
     def advance(self, buttons: int) -> None:
         """Run one frame with these buttons held."""
         advance_console(self.consoles, self.cartridge, self.canvas, buttons)
-
-    @property
-    def rgb(self) -> npt.NDArray[np.uint8]:
-        """The screen in colours; for a console made with `true_colours`."""  # [240, 256, 3]
-        return RGB[self.screen]
+        if self.consoles["strayed"][0]:
+            raise RuntimeError(STRAYED)
 
 
 class FastEmulator:
@@ -211,7 +210,7 @@ class FastEmulator:
             if isinstance(result, BaseException):
                 raise result
         if not (good and all(results)):
-            raise RuntimeError('the game did something that the fast emulator does not know; set EMULATOR = "nes_py"')
+            raise RuntimeError(STRAYED)
 
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now."""
@@ -221,6 +220,11 @@ class FastEmulator:
         """A game's memory, live."""
         memory: npt.NDArray[np.uint8] = self._consoles["ram"][game]
         return memory
+
+    @property
+    def state_format(self) -> str:
+        """Changes whenever a state's fields do."""
+        return f"fast {hashlib.sha256(repr(CONSOLE.descr).encode()).hexdigest()[:16]}"
 
     def state(self) -> bytes:
         """All games, as they lie in memory, and their pictures."""

@@ -3,6 +3,7 @@
 Collectors that start together would otherwise each compile the same. A lock keeps two runs from doing so.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -23,7 +24,6 @@ KEPT_FOLDERS = 4  # of earlier versions
 
 def prepare(report: Callable[[str], None]) -> None:
     """Compile, unless an earlier start has done so; `report` gets lines for the user. OSError: no usable folder."""
-    CACHE_FOLDER.mkdir(parents=True, exist_ok=True)
     done = CACHE_FOLDER / "done"
     with (CACHE_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -42,7 +42,8 @@ def prepare(report: Callable[[str], None]) -> None:
             f"  done after {time.perf_counter() - begun:.0f} s; kept in {_shown(CACHE_FOLDER.parent)} for later starts"
         )
         done.touch()
-    _remove_old_folders()
+    with contextlib.suppress(OSError):  # another run may be tidying up at the same time
+        _remove_old_folders()
 
 
 def _remove_old_folders() -> None:

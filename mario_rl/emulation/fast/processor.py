@@ -37,7 +37,7 @@ OTHERS = 0xFF & ~(NEGATIVE | OVERFLOW | ZERO | CARRY)
 Int: Any = np.int64  # what a byte becomes when it is read: numba makes a float of uint64 + int64
 STACK = 0x0100
 NMI_VECTOR, IRQ_VECTOR = 0xFFFA, 0xFFFE
-NMI_CYCLES = 7
+INTERRUPT_CYCLES = 7
 # One turn of the loops that are done at once, the branch taken, and how many bytes follow the STA.
 POLL_CYCLES, CLEAR_CYCLES, CLEAR_LENGTH = 4 + 2 + 3, 5 + 4 * 2 + 3, 6
 
@@ -180,11 +180,12 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
                     pc += CLEAR_LENGTH
                     cost = turns * CLEAR_CYCLES - 1  # the last branch is not taken
             elif operation == BRK:
+                # Bits 5 and 4, the hardware's constant 1 and B; in nes-py's reversed byte these are I and D.
                 status = _pack_status(console, result, carry) | INTERRUPT_DISABLE | DECIMAL
                 console.sp = _push_interrupt(ram, console.sp, pc + 1 & 0xFFFF, status)
                 console.others |= INTERRUPT_DISABLE
                 pc = program[IRQ_VECTOR & 0x7FFF] + 256 * program[(IRQ_VECTOR + 1) & 0x7FFF]
-                cost += 7  # nes-py counts an interrupt's 7 cycles on top of the instruction's
+                cost += INTERRUPT_CYCLES  # nes-py counts them on top of the instruction's own 7
             elif operation == UNKNOWN:
                 console.strayed = 1
         else:
@@ -285,13 +286,13 @@ def run_processor(console: Console, cartridge: Cartridge, canvas: Canvas, stop: 
 @compiled
 def interrupt(console: Console, cartridge: Cartridge) -> None:
     """The vertical blank's interrupt (NMI): before the next instruction, which begins 7 cycles later."""
-    # nes-py sets the interrupt-disable flag in the copy it pushes, too.
+    # nes-py sets bit 5 in the byte it pushes, the hardware's constant 1; in its reversed byte that is the I flag.
     status = _pack_status(console, console.result, console.carry) | INTERRUPT_DISABLE
     console.sp = _push_interrupt(console.ram, console.sp, console.pc, status)
     console.others |= INTERRUPT_DISABLE
     program = cartridge.program
     console.pc = program[NMI_VECTOR & 0x7FFF] + 256 * program[(NMI_VECTOR + 1) & 0x7FFF]
-    console.cycle += NMI_CYCLES
+    console.cycle += INTERRUPT_CYCLES
 
 
 @compiled
@@ -317,4 +318,6 @@ def _pack_status(console: Console, result: int, carry: int) -> int:
 def _read_memory(console: Console, cartridge: Cartridge, address: int) -> int:
     if address < 0x2000:
         return Int(console.ram[address & 0x7FF])
+    if address < 0x8000:  # a register
+        console.strayed = 1
     return Int(cartridge.program[address & 0x7FFF])

@@ -1,4 +1,4 @@
-"""A screen of grey levels, reduced to 84 x 84 by area, as OpenCV's INTER_AREA does it. Compiled.
+"""A screen of grey levels, reduced to 84 x 84 by area, within 1 of OpenCV's INTER_AREA. Compiled.
 
 240 lines become 84 and 256 columns become 84: in units of 1/7 line, a line is 7 high and a result 20; in units of 1/21
 column, a column is 21 wide and a result 64. Every weight is a whole number, so the sums are exact.
@@ -46,6 +46,7 @@ def _sum_lines(screen: npt.NDArray[np.uint8], y: int, sums: npt.NDArray[np.uint1
 def _sum_columns(sums: npt.NDArray[np.uint16], row: npt.NDArray[np.uint8]) -> None:
     """Four columns a result, of weights 21 - k, 21, 21 and 1 + k, which make 64."""
     # In float32, whose sums are exact up to 2 ** 24: numba would make 64-bit integers of smaller ones.
+    # Half a unit more than half keeps sums off the border between two results, where rounding `scale` could tip them.
     scale, half = np.float32(1 / (TALL * WIDE)), np.float32(TALL * WIDE / 2 + 0.5)
     for block in range(SCREEN_WIDTH // BLOCK_COLUMNS):
         columns = sums[block * BLOCK_COLUMNS :]

@@ -1,8 +1,8 @@
 """What the processor finds at the addresses of the picture unit, the joypads and the sprite copier. Compiled.
 
-Sound registers are ignored: nobody listens. So are the features of the picture unit that the game never uses: sprites
-of 8 x 16 pixels, hidden edges, background without sprites, writing single sprite bytes. Should a program use them
-after all, `strayed` is set and the emulator refuses to go on.
+Sound registers are ignored: nobody listens. Some features of the picture unit the game never uses: sprites of 8 x 16
+pixels, hidden edges, background without sprites or sprites without background, single sprite bytes, sprite copies from
+outside RAM. Should a program use them after all, `strayed` is set and the emulator refuses to go on.
 """
 
 from mario_rl.emulation.fast.beam import beam_line, catch_up, run_to_sprite_zero_change

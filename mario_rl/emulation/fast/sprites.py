@@ -66,8 +66,7 @@ def sprite_row(console: Console, cartridge: Cartridge, sprite: int, line: int) -
     first_line = (console.sprites[sprite * 4] + 1) & 0xFF
     attributes = console.sprites[sprite * 4 + 2]
     row = line - first_line
-    if row < 0:
-        row = -(-row & 7)
+    row = row & 7 if row >= 0 else -(-row & 7)  # the remainder as C has it
     if attributes & MIRRORED_Y:
         row ^= 7
     address = console.sprite_page + console.sprites[sprite * 4 + 1] * 16 + row

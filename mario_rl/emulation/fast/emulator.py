@@ -80,10 +80,11 @@ def step_games(
 
 @compiled
 def _copy_picture(source: FrameArray, target: FrameArray) -> None:
-    for y in range(FRAME_SIZE):  # numba copies a slice byte by byte; these loops become vector instructions
-        source_row, target_row = source[y], target[y]
+    # Loops, because numba copies a slice byte by byte; and no slices of rows, because each would count references, and
+    # two threads that count in the same place slow each other down.
+    for y in range(FRAME_SIZE):
         for x in range(FRAME_SIZE):
-            target_row[x] = source_row[x]
+            target[y, x] = source[y, x]
 
 
 @compiled

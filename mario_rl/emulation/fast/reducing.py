@@ -25,9 +25,12 @@ assert WIDE == STRIDE * COLUMN + 1
 def reduce_screen(screen: npt.NDArray[np.uint8], picture: npt.NDArray[np.uint8]) -> None:
     """Write the screen, reduced, into `picture`."""  # [240, 256] -> [84, 84]
     sums = np.empty(SCREEN_WIDTH, np.uint16)
+    row = np.empty(FRAME_SIZE, np.uint8)
     for y in range(FRAME_SIZE):
         _sum_lines(screen, y, sums)
-        _sum_columns(sums, picture[y])
+        _sum_columns(sums, row)
+        for x in range(FRAME_SIZE):
+            picture[y, x] = row[x]
 
 
 @compiled
@@ -37,9 +40,8 @@ def _sum_lines(screen: npt.NDArray[np.uint8], y: int, sums: npt.NDArray[np.uint1
     sums[:] = 0
     for line in range(top // LINE, (bottom - 1) // LINE + 1):
         weight = np.uint16(min(bottom, (line + 1) * LINE) - max(top, line * LINE))
-        row = screen[line]
         for x in range(SCREEN_WIDTH):
-            sums[x] += np.uint16(weight * row[x])
+            sums[x] += np.uint16(weight * screen[line, x])
 
 
 @compiled

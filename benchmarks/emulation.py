@@ -34,8 +34,8 @@ def run(quick: bool) -> StudyResult:
         "nes-py, 1 game": _Player(make_emulator("nes_py", level, 1), 12 * scale),
         "fast, 1 game": _Player(make_emulator("fast", level, 1), 600 * scale),
         "fast, 16 games": _Player(make_emulator("fast", level, NUM_GAMES), 40 * scale),
-        "fast, 32 games": _Player(make_emulator("fast", level, 2 * NUM_GAMES), 20 * scale),
-        "fast, 32 games, 2 threads": _Player(make_emulator("fast", level, 2 * NUM_GAMES, 2), 40 * scale),
+        "fast, 64 games": _Player(make_emulator("fast", level, 4 * NUM_GAMES), 10 * scale),
+        "fast, 64 games, 2 threads": _Player(make_emulator("fast", level, 4 * NUM_GAMES, 2), 20 * scale),
     }
     variants: dict[str, Callable[[], float]] = {name: player.decisions_per_second for name, player in players.items()}
     missing = []
@@ -58,13 +58,13 @@ def run(quick: bool) -> StudyResult:
         }
         for name, sample in measured.items()
     ]
-    threads = quotient(measured["fast, 32 games, 2 threads"], measured["fast, 32 games"])
+    threads = quotient(measured["fast, 64 games, 2 threads"], measured["fast, 64 games"])
     return StudyResult(
         rows,
         {
             "times nes-py, 1 game": at_least(quotient(measured["fast, 1 game"], reference), 50.0, "x"),
             "times nes-py, 16 games in one call": at_least(quotient(measured["fast, 16 games"], reference), 60.0, "x"),
-            "2 threads against 1, 32 games": at_least(threads, 1.8, "x"),
+            "2 threads against 1, 64 games": at_least(threads, 1.8, "x"),
         },
         [
             "nes-py costs the same whatever happens in the game; ours costs more the more enemies there are.",

@@ -6,7 +6,7 @@ several threads the games are divided among them; nothing is shared but the read
 
 import hashlib
 from itertools import pairwise
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -26,6 +26,7 @@ from mario_rl.emulation.rom import find_rom, read_rom
 from mario_rl.emulation.rules import NOOP, PRELEVEL_TIMER, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
 
+PARTS_PER_THREAD = 4
 STRAYED = 'the game did something that the fast emulator does not know; set EMULATOR = "nes_py"'
 
 player_x = compiled(rules.player_x)
@@ -175,12 +176,15 @@ class FastEmulator:
         self._consoles = np.empty(num_games, CONSOLE)
         self._latest = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self.reset()
-        # Each thread, the caller's own first, plays a run of games on a canvas of its own.
-        bounds = np.linspace(0, num_games, min(num_threads, num_games) + 1).astype(int).tolist()
-        self._parts = [(np.zeros(1, CANVAS), first, last) for first, last in pairwise(bounds)]
-        self._calls: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        # Games are divided into parts, several a thread, so that whoever is faster plays more of them.
+        num_threads = min(num_threads, num_games)
+        num_parts = 1 if num_threads == 1 else min(num_games, PARTS_PER_THREAD * num_threads)
+        self._parts = list(pairwise(np.linspace(0, num_games, num_parts + 1).astype(int).tolist()))
+        self._unplayed: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[tuple[Any, ...], tuple[Any, ...]] | None] = SimpleQueue()
         self._results: SimpleQueue[bool | BaseException] = SimpleQueue()
-        self._threads = [Thread(target=self._answer_calls, daemon=True) for _ in self._parts[1:]]
+        self._canvas = np.zeros(1, CANVAS)
+        self._threads = [Thread(target=self._answer_calls, daemon=True) for _ in range(num_threads - 1)]
         for thread in self._threads:
             thread.start()
 
@@ -198,13 +202,14 @@ class FastEmulator:
         tick: int,
     ) -> None:
         """Play or restart every game, then draw it at `tick`: one compiled call, or one a thread."""
-        games: tuple[Any, ...] = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
-        task: tuple[Any, ...] = (buttons, num_frames, restarts, pictures, tick, self.outcomes)
-        calls = [(*games, canvas, *task, first, last) for canvas, first, last in self._parts]
-        for call in calls[1:]:
+        games = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
+        call = (games, (buttons, num_frames, restarts, pictures, tick, self.outcomes))
+        for part in self._parts:
+            self._unplayed.put(part)
+        for _ in self._threads:
             self._calls.put(call)
         try:
-            good = step_games(*calls[0])
+            good = self._play_parts(*call, self._canvas)
         finally:
             results = [self._results.get() for _ in self._threads]
         for result in results:
@@ -244,10 +249,22 @@ class FastEmulator:
         for thread in self._threads:
             thread.join()
 
+    def _play_parts(self, games: tuple[Any, ...], task: tuple[Any, ...], canvas: Canvas) -> bool:
+        """Play part after part until none is left."""
+        good = True
+        while True:
+            try:
+                first, last = self._unplayed.get_nowait()
+            except Empty:
+                return good
+            step: Any = step_games
+            good = step(*games, canvas, *task, first, last) and good
+
     def _answer_calls(self) -> None:
         """A further thread's life. A pool of futures would take 0.1 ms longer to hand over a step."""
+        canvas = np.zeros(1, CANVAS)
         while (call := self._calls.get()) is not None:
             try:
-                self._results.put(step_games(*call))
+                self._results.put(self._play_parts(*call, canvas))
             except BaseException as error:  # whoever waits for the result must not wait forever
                 self._results.put(error)

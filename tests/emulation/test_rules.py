@@ -13,7 +13,7 @@ from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART
 from mario_rl.emulation.rules import CHANGE_AREA_TIMER, PLAYER_STATE
 from mario_rl.environment.actions import RIGHT, A, B
-from tests.emulation import WINNING_BUTTONS, Games, random_buttons
+from tests.emulation.games import WINNING_BUTTONS, Games, random_buttons
 
 EMULATORS = ("fast", "nes_py")
 # How far a grey may lie from OpenCV's: the fast emulator reduces its picture by sums of its own.

@@ -6,7 +6,7 @@ import pytest
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import Episodes, TaskRules
 from mario_rl.experience import FIELDS, EpisodeSummary, Mark, Rows, finished_episodes
-from tests.emulation import RUN_AND_JUMP
+from tests.emulation.games import RUN_AND_JUMP
 
 RULES = TaskRules(
     world=1,

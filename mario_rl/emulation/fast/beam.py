@@ -15,10 +15,12 @@ nes-py's ways, which we follow: a pixel's tile is fetched when the beam is on it
 hardware leaves out the first dot of every other picture's line 0, nes-py leaves out the last dot of the line before.
 """
 
-from mario_rl.emulation.fast.canvas import SCREEN_HEIGHT, SCREEN_WIDTH, Canvas
+from mario_rl.emulation.emulator import SCREEN_HEIGHT, SCREEN_WIDTH
+from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.nametables import tile_to_the_right
 from mario_rl.emulation.fast.picture import draw_pixels, prepare_drawing
 from mario_rl.emulation.fast.sprites import sprite_zero_x
 
@@ -30,7 +32,7 @@ AFTER_VISIBLE = FIRST_VISIBLE + SCREEN_HEIGHT * DOTS_PER_LINE
 VBLANK = 242 * DOTS_PER_LINE
 LENGTH_DECIDED = 340  # from this dot on it is known whether the picture is one dot shorter
 
-# Parts of `video_address` and `scroll_address`: yyy NN YYYYY XXXXX (fine y, nametable, coarse y, coarse x).
+# Parts of `video_address` and `scroll_address` (nametables.py).
 HORIZONTAL, VERTICAL = 0x041F, 0x7BE0
 FINE_Y, COARSE_Y, VERTICAL_NAMETABLE = 0x7000, 0x03E0, 0x0800
 
@@ -133,9 +135,8 @@ def _move_through_lines(
         if last == DOTS_PER_LINE:
             if console.held_line == line:
                 console.held_line = -1
-                canvas.prepared = (
-                    0  # in the next picture it will have other sprites; those of the lines below are right
-                )
+                # Lines below have their sprites already; in the next picture this line will have others.
+                canvas.prepared = 0
             line += 1
             line_start += DOTS_PER_LINE
     console.dot = console.picture_start + position
@@ -144,12 +145,8 @@ def _move_through_lines(
 @compiled
 def _move_right(console: Console, first: int, last: int) -> None:
     """Move `video_address` right by the tiles whose last pixel was passed."""
-    tiles = ((console.fine_x + last) >> 3) - ((console.fine_x + first) >> 3)
-    column = (console.video_address & 0x1F) + tiles
-    address = console.video_address & ~0x1F | column & 0x1F
-    if column & 0x20:
-        address ^= 0x400
-    console.video_address = address
+    num_tiles = ((console.fine_x + last) >> 3) - ((console.fine_x + first) >> 3)
+    console.video_address = tile_to_the_right(console.video_address, num_tiles)
 
 
 @compiled

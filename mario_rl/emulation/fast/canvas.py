@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-SCREEN_HEIGHT, SCREEN_WIDTH = 240, 256
+from mario_rl.emulation.emulator import SCREEN_HEIGHT, SCREEN_WIDTH
+
 TILES_PER_LINE = 33  # 32, and one more when a line begins inside a tile
 
 # A record of CANVAS. To numba it is a typed record; mypy cannot see its fields.

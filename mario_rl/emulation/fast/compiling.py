@@ -48,7 +48,8 @@ def _user_cache() -> Path:
 
 
 CACHE_FOLDER = _user_cache() / "mario-rl" / f"emulator-{_fingerprint()}"
-CACHE_FOLDER.mkdir(parents=True, exist_ok=True)  # OSError, where it cannot be used: see choosing.py
+# An OSError here means that the folder cannot be used, and choosing.py falls back; numba would look for another one.
+CACHE_FOLDER.mkdir(parents=True, exist_ok=True)
 (CACHE_FOLDER / "lock").touch()
 numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]  # before the first function is decorated
 

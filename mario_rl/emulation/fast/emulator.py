@@ -26,7 +26,7 @@ from mario_rl.emulation.rom import find_rom, read_rom
 from mario_rl.emulation.rules import NOOP, PRELEVEL_TIMER, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
 
-PARTS_PER_THREAD = 4
+PARTS_PER_THREAD = 4  # 1, 2, 4, 8 parts: 1.71, 1.74, 1.77, 1.74 times one thread (32 games, 2 threads)
 STRAYED = 'the game did something that the fast emulator does not know; set EMULATOR = "nes_py"'
 
 player_x = compiled(rules.player_x)
@@ -251,13 +251,13 @@ class FastEmulator:
 
     def _play_parts(self, games: tuple[Any, ...], task: tuple[Any, ...], canvas: Canvas) -> bool:
         """Play part after part until none is left."""
+        step: Any = step_games
         good = True
         while True:
             try:
                 first, last = self._unplayed.get_nowait()
             except Empty:
                 return good
-            step: Any = step_games
             good = step(*games, canvas, *task, first, last) and good
 
     def _answer_calls(self) -> None:

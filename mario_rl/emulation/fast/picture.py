@@ -15,6 +15,7 @@ from mario_rl.emulation.fast.canvas import TILES_PER_LINE, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.nametables import tile_to_the_right
 from mario_rl.emulation.fast.sprites import BEHIND_BACKGROUND, choose_sprites, sprite_row
 
 _ALL_LANES = np.uint64(0x0101010101010101)
@@ -71,21 +72,13 @@ def _draw_row_of_tiles(console: Console, cartridge: Cartridge, canvas: Canvas) -
             low = lanes[patterns[(pattern + line) & 0x1FFF]]
             high = lanes[patterns[(pattern + line + 8) & 0x1FFF]]
             canvas.row_pixels[line, column] = ink0 ^ (low & ink01) ^ (high & ink02) ^ (low & high & ink0123)
-        address = next_tile(address)
+        address = tile_to_the_right(address, 1)
 
 
 @compiled
 def _line_of_tiles(console: Console, canvas: Canvas) -> npt.NDArray[np.uint8]:
     """The pixels of the row's line that the beam is on."""
     return canvas.row_pixels[console.video_address >> 12 & 7].view(np.uint8)
-
-
-@compiled
-def next_tile(address: int) -> int:
-    """The tile right of this one; the nametables lie side by side."""
-    if address & 0x1F == 0x1F:
-        return (address & ~0x1F) ^ 0x400
-    return address + 1
 
 
 @compiled

@@ -10,6 +10,7 @@ from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.nametables import nametable_index
 from mario_rl.emulation.fast.sprites import hold_sprites
 
 # The picture unit's eight registers repeat from 0x2000 to 0x3FFF.
@@ -127,7 +128,7 @@ def _write_picture_unit(console: Console, register: int, value: int) -> None:
 def _write_video(console: Console, value: int) -> None:
     address = console.video_address
     if 0x2000 <= address < 0x3EFF:
-        console.video_ram[_nametable_index(address)] = value
+        console.video_ram[nametable_index(address)] = value
     elif 0x3EFF <= address < 0x3FFF:
         console.palette[0 if address == 0x3F10 else address & 0x1F] = value
     console.video_address = (address + console.address_step) & 0xFFFF
@@ -140,21 +141,13 @@ def _read_video(console: Console, cartridge: Cartridge) -> int:
     if address < 0x2000:
         value = cartridge.patterns[address]
     elif address < 0x3EFF:
-        value = console.video_ram[_nametable_index(address)]
+        value = console.video_ram[nametable_index(address)]
     elif address < 0x3FFF:
         value = console.palette[address & 0x1F]
     console.video_address = (address + console.address_step) & 0xFFFF
     if console.video_address < 0x3F00:  # nes-py looks at the address after the step
         value, console.read_buffer = console.read_buffer, value
     return value
-
-
-@compiled
-def _nametable_index(address: int) -> int:
-    """Two nametables side by side, repeated below; nes-py repeats the second one from 0x3000 on."""
-    if address >= 0x3000:
-        return 0x400 | address & 0x3FF
-    return address & 0x7FF
 
 
 @compiled

@@ -9,10 +9,12 @@ there), and takes their patterns from above their first row. Mario falling into 
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.emulation.fast.canvas import SCREEN_HEIGHT, Canvas
+from mario_rl.emulation.emulator import SCREEN_HEIGHT
+from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
+from mario_rl.emulation.fast.nametables import tile_to_the_right
 
 NUM_SPRITES = 64
 MAX_SPRITES_PER_LINE = 8
@@ -103,11 +105,7 @@ def _is_sprite_zero_on(console: Console, line: int) -> bool:
 def _is_background_opaque(console: Console, cartridge: Cartridge, distance: int, x: int) -> bool:
     """Whether the background has a colour of its own `distance` pixels right of the beam, which is at `x`."""
     pixel = ((console.fine_x + x) & 7) + distance
-    address = console.video_address
-    column = (address & 0x1F) + (pixel >> 3)
-    address = address & ~0x1F | column & 0x1F
-    if column > 0x1F:
-        address ^= 0x400
+    address = tile_to_the_right(console.video_address, pixel >> 3)
     pattern = console.background_page + 16 * console.video_ram[address & 0x7FF] + (address >> 12 & 7)
     both = cartridge.patterns[pattern & 0x1FFF] | cartridge.patterns[(pattern + 8) & 0x1FFF]
     return both >> (7 - (pixel & 7)) & 1 != 0

@@ -17,6 +17,7 @@ NOOP_START_MAX_FRAMES = 30  # episodes start after 0-30 idle frames, or a greedy
 NO_PROGRESS_DECISIONS = 150  # cut an episode after 10 s without getting further: standing at a pipe teaches little
 REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a death at -1
 FLAG_BONUS = 1.0  # added on the decision that reaches the flag: the raw reward pays nothing for it
+PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
 
 # --- Collectors: processes that play ----------------------------------------------------------------------------------
 NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or 130 with nes-py
@@ -30,6 +31,7 @@ EPSILON_DECAY_DECISIONS = 50_000  # from 1 down to each emulator's own epsilon, 
 EPSILON_LADDER_LOW = 0.01  # the calmest emulator plays nearly greedily ...
 EPSILON_LADDER_HIGH = 0.2  # ... while the wildest still explores; the others lie between, in equal ratios
 EXPLORE_RIGHT_PROBABILITY = 0.75  # share of random actions that hold "right": the flag is on the right
+EXPLORE_MAX_HOLD = 8  # a random action is held for 1-8 decisions: a high jump needs its button for half a second
 
 # --- Replay -----------------------------------------------------------------------------------------------------------
 BUFFER_SIZE = 50_000  # was 10,000; single frames are stored, so 50,000 experiences take 353 MB, not 2.8 GB
@@ -45,7 +47,7 @@ TRAINING_STEPS_PER_SAMPLE = 4  # micro-batches drawn by one sample call; no expe
 LEARNING_RATE = 3e-4  # Adam's; lower it (1e-4) when the loss is unstable
 ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise make huge steps
 MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
-GAMMA = 0.95  # looks about 20 decisions ahead, 1.3 s: as far as a jump
+GAMMA = 0.9  # looks about 10 decisions ahead, 0.7 s: as far as a jump
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
@@ -64,6 +66,11 @@ CACHE_CLEAR_EPOCHS = 50  # give unused GPU memory back every so many epochs, nev
 # --- Weights to the collectors ----------------------------------------------------------------------------------------
 MODEL_UPDATE_FREQUENCY = 5  # publish every 5 epochs (was 3): a fifth of the traffic of every epoch
 PUBLISH_MAX_DECISIONS = 12_000  # but never play longer than this on old weights, however long the episodes get
+
+# --- Evaluation: greedy test episodes, in a process of its own --------------------------------------------------------
+EVALUATION_DECISIONS = 20_000  # test the newest policy every so often and keep the best in models/; 0 never tests
+STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when two tests in a row clear so many of the 31 starts ...
+STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and so many of 100 episodes with sticky actions; above 1: never end
 
 # --- The run ----------------------------------------------------------------------------------------------------------
 EPISODES_PER_EPOCH = 16  # was 8; an epoch is so many finished episodes: one [MAIN] line, one row of metrics

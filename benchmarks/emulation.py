@@ -4,14 +4,16 @@ Every decision holds its buttons for four frames, applies gym-super-mario-bros' 
 ends with an 84 x 84 grey picture. The player walks, runs and jumps to the right at random; games that end start again.
 """
 
+import multiprocessing
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import cv2
 import numpy as np
 
-from benchmarks.measure import StudyResult, at_least, interleave, quotient
+from benchmarks.measure import StudyResult, as_is, at_least, interleave, quotient
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.emulator import NO_RESTART, Emulator, make_emulator
 from mario_rl.emulation.rom import find_rom
@@ -22,6 +24,7 @@ QUESTION = "How many decisions a second does each emulator play, on one core and
 FRAME_SKIP = 4
 RIGHT_ACTIONS = np.array([0x80, 0x81, 0x82, 0x83, 0x01], np.uint8)
 NUM_GAMES = 16
+MANY_GAMES = 128  # enough that waking the second thread does not count
 
 
 def run(quick: bool) -> StudyResult:
@@ -34,10 +37,12 @@ def run(quick: bool) -> StudyResult:
         "nes-py, 1 game": _Player(make_emulator("nes_py", level, 1), 12 * scale),
         "fast, 1 game": _Player(make_emulator("fast", level, 1), 600 * scale),
         "fast, 16 games": _Player(make_emulator("fast", level, NUM_GAMES), 40 * scale),
-        "fast, 64 games": _Player(make_emulator("fast", level, 4 * NUM_GAMES), 10 * scale),
-        "fast, 64 games, 2 threads": _Player(make_emulator("fast", level, 4 * NUM_GAMES, 2), 20 * scale),
+        "fast, 128 games": _Player(make_emulator("fast", level, MANY_GAMES), 8 * scale),
+        "fast, 128 games, 2 threads": _Player(make_emulator("fast", level, MANY_GAMES, 2), 16 * scale),
     }
     variants: dict[str, Callable[[], float]] = {name: player.decisions_per_second for name, player in players.items()}
+    processes = _TwoProcesses(level, MANY_GAMES // 2, 16 * scale)
+    variants["fast, 64 games in each of 2 processes"] = processes.decisions_per_second
     missing = []
     for name, make in (("stable-retro", _stable_retro), ("cynes", _cynes)):
         try:
@@ -47,6 +52,7 @@ def run(quick: bool) -> StudyResult:
     measured = interleave(variants, repeats=9 if quick else 25)
     for player in players.values():
         player.emulator.close()
+    processes.close()
     reference = measured["nes-py, 1 game"]
     rows = [
         {
@@ -58,13 +64,16 @@ def run(quick: bool) -> StudyResult:
         }
         for name, sample in measured.items()
     ]
-    threads = quotient(measured["fast, 64 games, 2 threads"], measured["fast, 64 games"])
+    one_thread, two_threads = measured["fast, 128 games"], measured["fast, 128 games, 2 threads"]
+    two_processes = measured["fast, 64 games in each of 2 processes"]
     return StudyResult(
         rows,
         {
             "times nes-py, 1 game": at_least(quotient(measured["fast, 1 game"], reference), 50.0, "x"),
             "times nes-py, 16 games in one call": at_least(quotient(measured["fast, 16 games"], reference), 60.0, "x"),
-            "2 threads against 1, 64 games": at_least(threads, 1.8, "x"),
+            "2 threads against 1, 128 games": at_least(quotient(two_threads, one_thread), 1.8, "x"),
+            "2 processes against 1 thread (the machine's bound)": as_is(quotient(two_processes, one_thread), "x"),
+            "2 threads against 2 processes": as_is(quotient(two_threads, two_processes), "x"),
         },
         [
             "nes-py costs the same whatever happens in the game; ours costs more the more enemies there are.",
@@ -92,6 +101,40 @@ class _Player:
             emulator.step(buttons, FRAME_SKIP, self._restarts, self._pictures, 0)
             np.copyto(self._restarts, np.where(emulator.outcomes.done, 0, NO_RESTART))
         return self._num_steps * emulator.num_games / (time.perf_counter() - begun)
+
+
+class _TwoProcesses:
+    """The same play in two processes that have nothing to do with each other: what two threads could reach at best."""
+
+    def __init__(self, level: Level, games_each: int, num_steps: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._players: list[tuple[Any, Connection]] = []
+        for _ in range(2):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_play_when_told, args=(theirs, level, games_each, num_steps), daemon=True)
+            process.start()
+            theirs.close()
+            self._players.append((process, ours))
+        self._num_decisions = 2 * games_each * num_steps
+
+    def decisions_per_second(self) -> float:
+        begun = time.perf_counter()
+        for _, connection in self._players:
+            connection.send(True)
+        for _, connection in self._players:
+            connection.recv()
+        return self._num_decisions / (time.perf_counter() - begun)
+
+    def close(self) -> None:
+        for process, connection in self._players:
+            connection.send(False)
+            process.join()
+
+
+def _play_when_told(connection: Connection, level: Level, num_games: int, num_steps: int) -> None:
+    player = _Player(make_emulator("fast", level, num_games), num_steps)
+    while connection.recv():
+        connection.send(player.decisions_per_second())
 
 
 def _rate(decide: Callable[[], Any], num_decisions: int) -> Callable[[], float]:

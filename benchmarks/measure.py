@@ -75,6 +75,11 @@ def at_most(sample: Sample, goal: float, unit: str) -> Ratio:
     return Ratio(sample.median, sample.low, sample.high, unit, f"<= {goal:,g}", sample.median <= goal)
 
 
+def as_is(sample: Sample, unit: str) -> Ratio:
+    """A figure without a goal."""
+    return Ratio(sample.median, sample.low, sample.high, unit)
+
+
 def quotient(numerator: Sample, denominator: Sample) -> Sample:
     """The ratios of measurements that were made side by side."""
     return Sample([a / b for a, b in zip(numerator.values, denominator.values, strict=True)])

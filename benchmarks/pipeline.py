@@ -35,7 +35,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.epochs: list[Metrics] = []
 
-    def write(self, metrics: Metrics, decisions: int) -> None:
+    def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """Keep one row."""
         self.epochs.append(metrics)
 
@@ -58,7 +58,7 @@ def run(quick: bool) -> StudyResult:
         pipeline = connect(settings, plan, console, serial=False)
         store = CheckpointStore(run_.checkpoints, keep=1)
         limits = Limits(epochs=10**9, minutes=0.75 if quick else 4.0)
-        train(pipeline, limits, run_, store, Reporter(console, recorder))
+        train(pipeline, limits, run_, store, Reporter(console, [recorder]))
     learning = [epoch for epoch in recorder.epochs if "learner/loss" in epoch][1:] or recorder.epochs
     ring_waits, throttle_waits = [], []
     for stats in pipeline.source.total_stats():

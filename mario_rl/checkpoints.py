@@ -27,7 +27,7 @@ from mario_rl.replay.streams import FRAME_BYTES, ReplayStreams, StoredRows
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2  # 1 had pictures in 0..1
 TENSORS, NUMBERS, REPLAY, MANIFEST = "tensors.safetensors", "numbers.json", "replay.zst", "manifest.json"
 ROWS_PER_BLOCK = 512  # 3.6 MB before compression
 

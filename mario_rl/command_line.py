@@ -7,25 +7,30 @@ Exit codes: 0 the run ended by itself; 1 something failed; 2 the user's input is
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mario_rl.config import parse_assignments, shown
 from mario_rl.errors import UserError
 from mario_rl.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from mario_rl.emulation.rules import Level
 
 PROJECT = Path(__file__).resolve().parent.parent
 USER_ERROR = 2
 
 
 def main(stop: StopSignals, arguments: list[str] | None = None) -> int:
-    """Train. The exit code. `stop` is installed already."""
+    """Train, or what another command says. The exit code. `stop` is installed already."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    options = _parse(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        from mario_rl.session import run_session
-
-        return run_session(PROJECT, _wishes(options), stop)
+        if words and words[0] in _COMMANDS:
+            stop.nothing_to_save()
+            return _COMMANDS[words[0]](words[1:])
+        return _train(words, stop)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -36,12 +41,116 @@ def main(stop: StopSignals, arguments: list[str] | None = None) -> int:
     return USER_ERROR
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _train(words: list[str], stop: StopSignals) -> int:
+    options = _training_parser().parse_args(words)
+    from mario_rl.session import run_session
+
+    return run_session(PROJECT, _wishes(options), stop)
+
+
+def _evaluate(words: list[str]) -> int:
+    parser = _command_parser(
+        "evaluate", "Test a model: one greedy episode from each of 31 starts, and 100 sticky ones."
+    )
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, as in models/")
+    parser.add_argument("--episodes", metavar="N", default="100", help="episodes with sticky actions (default: 100)")
+    parser.add_argument("--sticky", metavar="P", default="0.1", help="chance to repeat an action (default: 0.1)")
+    parser.add_argument("--world", metavar="W", help="1 to 8 (default: the level the model was trained on)")
+    parser.add_argument("--stage", metavar="S", help="1 to 4")
+    parser.add_argument("--seed", metavar="N", help="of the sticky actions (default: a new one each time)")
+    parser.add_argument("--json", metavar="FILE", help="write the result, episode by episode")
+    options = parser.parse_args(words)
+    from mario_rl import commands
+
+    faults: list[str] = []
+    wishes = commands.EvaluateWishes(
+        model=Path(options.model),
+        level=_level(options, faults),
+        sticky_episodes=_number("--episodes", options.episodes, int, 0, 10_000, faults),
+        sticky=_number("--sticky", options.sticky, float, 0.0, 1.0, faults),
+        seed=None if options.seed is None else _number("--seed", options.seed, int, 0, 2**63 - 1, faults),
+        json=Path(options.json) if options.json else None,
+    )
+    _raise(faults)
+    return commands.run_evaluate(wishes)
+
+
+def _record(words: list[str]) -> int:
+    parser = _command_parser("record", "Film a model playing greedily.")
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, as in models/")
+    parser.add_argument("--out", metavar="FILE", default="mario.mp4", help=".mp4 or .gif (default: mario.mp4)")
+    parser.add_argument("--world", metavar="W", help="1 to 8 (default: the level the model was trained on)")
+    parser.add_argument("--stage", metavar="S", help="1 to 4")
+    parser.add_argument("--start", metavar="N", default="0", help="idle frames before the first action (default: 0)")
+    options = parser.parse_args(words)
+    from mario_rl import commands
+
+    faults: list[str] = []
+    wishes = commands.RecordWishes(
+        model=Path(options.model),
+        level=_level(options, faults),
+        out=Path(options.out),
+        idle_frames=_number("--start", options.start, int, 0, 200, faults),
+    )
+    _raise(faults)
+    return commands.run_record(wishes)
+
+
+def _plot(words: list[str]) -> int:
+    parser = _command_parser("plot", "Draw learning curves of runs in checkpoints/.")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="names in checkpoints/ (default: the last run)")
+    parser.add_argument("--out", metavar="FILE", default="learning.png", help="a .png file (default: learning.png)")
+    options = parser.parse_args(words)
+    from mario_rl import commands
+
+    return commands.run_plot(PROJECT, options.runs, Path(options.out))
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {"evaluate": _evaluate, "record": _record, "plot": _plot}
+
+
+def _command_parser(name: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"mario_rl_optimized.py {name}", description=description, allow_abbrev=False)
+
+
+def _level(options: argparse.Namespace, faults: list[str]) -> "Level | None":
+    """The level asked for; None where none was."""
+    from mario_rl.emulation.rules import Level
+
+    if options.world is None and options.stage is None:
+        return None
+    if options.world is None or options.stage is None:
+        faults.append("--world and --stage belong together: give both.")
+        return None
+    world = _number("--world", options.world, int, 1, 8, faults)
+    stage = _number("--stage", options.stage, int, 1, 4, faults)
+    return Level(world, stage)
+
+
+def _number(name: str, text: str, kind: type[int] | type[float], low: float, high: float, faults: list[str]) -> Any:
+    """A number in its bounds; what is wrong with it goes to `faults`."""
+    try:
+        value = kind(text)
+        if low <= value <= high:
+            return value
+    except ValueError:
+        pass
+    whole = "whole " if kind is int else ""
+    faults.append(f"{name} {shown(text)[1:-1]}: must be a {whole}number between {low:,} and {high:,}.")
+    return kind(low)
+
+
+def _raise(faults: list[str]) -> None:
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def _training_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mario_rl_optimized.py",
         description="Train an agent to play Super Mario Bros. Without options: level 1-1 with config_optimized.py.",
         epilog="Settings and their reasons are in config_optimized.py; --set wins over it. "
-        "Ctrl-C saves and stops; --resume goes on.",
+        "Ctrl-C saves and stops; --resume goes on. Other commands: evaluate, record, plot; each has its own --help.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -69,7 +178,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--serial", action="store_true", help="the same parts in one process, one collector, deterministic; slower"
     )
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _wishes(options: argparse.Namespace) -> Any:

@@ -55,6 +55,7 @@ class Settings:
     no_progress_decisions: Annotated[int, Positive]
     reward_scale: Annotated[float, Between(1e-6, 1e3)]
     flag_bonus: Annotated[float, Between(-1e3, 1e3)]
+    practice_share: Annotated[float, Probability]
 
     num_processes: Annotated[int, Between(1, 256)]
     envs_per_process: Annotated[int, Between(1, 256)]
@@ -66,6 +67,7 @@ class Settings:
     epsilon_ladder_low: Annotated[float, Probability]
     epsilon_ladder_high: Annotated[float, Probability]
     explore_right_probability: Annotated[float, Probability]
+    explore_max_hold: Annotated[int, Between(1, 1000)]
 
     buffer_size: Annotated[int, Positive]
     experience_batch_size: Annotated[int, Positive]
@@ -96,6 +98,10 @@ class Settings:
 
     model_update_frequency: Annotated[int, Positive]
     publish_max_decisions: Annotated[int, Positive]
+
+    evaluation_decisions: Annotated[int, Between(0, 10**9)]
+    stop_at_clear_rate: Annotated[float, Between(0.0, 2.0)]
+    stop_at_sticky_clear_rate: Annotated[float, Probability]
 
     episodes_per_epoch: Annotated[int, Positive]
     max_epochs: Annotated[int, Positive]

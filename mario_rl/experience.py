@@ -24,6 +24,7 @@ class Mark(IntFlag):
     TERMINATED = 2  # the game ended the episode here: nothing follows, no bootstrap
     TRUNCATED = 4  # we cut the episode here: the value of the FINAL picture still counts
     FINAL = 8  # the picture after the last action; never drawn as a state
+    PRACTICE = 32  # with FINAL: the episode began in the middle of the level and says nothing about the whole of it
     BREAK = 16  # set by replay: rows before this one are missing (a drop, a restart, a resume)
 
 
@@ -74,8 +75,8 @@ class EpisodeSummary(NamedTuple):
 
 
 def finished_episodes(rows: Rows) -> list[EpisodeSummary]:
-    """The episodes whose FINAL rows are among these."""
-    final = (rows.marks & Mark.FINAL) != 0
+    """The episodes whose FINAL rows are among these; practice does not count."""
+    final = (rows.marks & (Mark.FINAL | Mark.PRACTICE)) == Mark.FINAL
     return [
         EpisodeSummary(float(reward), int(distance), int(decisions), bool(cleared))
         for reward, distance, decisions, cleared in zip(

@@ -1,7 +1,8 @@
 """The BatchNorm convolutional Q-network, used by collectors and learner alike.
 
-Each convolution has no bias (BatchNorm's shift replaces it) and is followed by BatchNorm and an in-place ReLU. The head
-is dueling: a state value and advantages that are centred on their mean.
+Each convolution has no bias (BatchNorm's shift replaces it) and is followed by BatchNorm and an in-place ReLU. The
+hidden layer is followed by LayerNorm, which lets it learn faster (docs/learning.md). The head is dueling: a state value
+and advantages that are centred on their mean.
 """
 
 import copy
@@ -14,6 +15,10 @@ from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 
 # kernel, stride of the three convolutions: 84 -> 20 -> 9 -> 7 pixels
 _CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))
+# How far each batch moves BatchNorm's running statistics. The weights change with every update, so averages over many
+# batches belong to weights of the past, while one batch's own statistics are good to one percent: follow them quickly.
+# With torch's 0.1, acting and target networks had twice the error of the network in training (docs/learning.md).
+_STATISTICS_MOMENTUM = 0.5
 
 
 class NetworkShape(NamedTuple):
@@ -35,13 +40,14 @@ class QNetwork(nn.Module):
         for outputs, (kernel, stride) in zip(shape.channels, _CONVOLUTIONS, strict=True):
             layers += [
                 nn.Conv2d(inputs, outputs, kernel, stride, bias=False),
-                nn.BatchNorm2d(outputs),
+                nn.BatchNorm2d(outputs, momentum=_STATISTICS_MOMENTUM),
                 nn.ReLU(inplace=True),
             ]
             size, inputs = (size - kernel) // stride + 1, outputs
         self.features = nn.Sequential(*layers)
         # Both streams of the dueling head in one matrix: one large multiplication instead of two.
         self.hidden = nn.Linear(inputs * size * size, 2 * shape.hidden_units)
+        self.hidden_norm = nn.LayerNorm(2 * shape.hidden_units)
         self.value = nn.Linear(shape.hidden_units, 1)
         self.advantage = nn.Linear(shape.hidden_units, shape.num_actions)
         self._initialise()
@@ -61,9 +67,9 @@ class QNetwork(nn.Module):
             nn.init.normal_(output.weight, std=0.01)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Q-values from scaled pictures."""  # [B, 4, 84, 84] float in 0..1 -> [B, actions]
+        """Q-values from scaled pictures."""  # [B, 4, 84, 84] float in -1..1 -> [B, actions]
         features = self.features(pictures).flatten(1)
-        value_hidden, advantage_hidden = torch.relu(self.hidden(features)).chunk(2, dim=1)
+        value_hidden, advantage_hidden = torch.relu(self.hidden_norm(self.hidden(features))).chunk(2, dim=1)
         # In float32 under autocast too: float16 knows Q-values near 10 only to 0.008, and actions would tie.
         with torch.autocast(pictures.device.type, enabled=False):
             value: Tensor = self.value(value_hidden.float())
@@ -72,10 +78,14 @@ class QNetwork(nn.Module):
 
 
 def scale_pictures(stacks: Tensor, out: Tensor | None = None) -> Tensor:
-    """uint8 stacks as the network wants them: 0..1, channels last; into `out` where one is given."""
+    """uint8 stacks as the network wants them: -1..1, channels last; into `out` where one is given.
+
+    Centred, because the mean of a convolution's output is its weights times the mean of its input: with 0..1 every
+    update moves that mean by a large part of its spread, and BatchNorm's running statistics are always behind.
+    """
     if out is None:
         out = torch.empty(stacks.shape, device=stacks.device).to(memory_format=torch.channels_last)
-    return out.copy_(stacks).mul_(1 / 255)
+    return out.copy_(stacks).sub_(127.5).mul_(1 / 127.5)
 
 
 def eval_twin(network: QNetwork) -> QNetwork:

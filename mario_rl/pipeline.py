@@ -1,7 +1,7 @@
 """Builds and connects everything, in one function; and saves and restores the whole of it. Learner process only."""
 
 import multiprocessing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from mario_rl.collecting.exploration import EpsilonLadder
 from mario_rl.config import Settings
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
+from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator
 from mario_rl.hardware import HardwarePlan
 from mario_rl.learning.consolidation import ProcessorFigures
 from mario_rl.learning.flow import FlowControl
@@ -28,6 +29,9 @@ from mario_rl.replay.uniform import UniformSampler
 from mario_rl.sources import ParallelSource, SerialSource
 from mario_rl.telemetry.console import Console, processor_line
 
+# Sticky actions and starts of all evaluations during training; `evaluate` draws others unless it is told this one.
+EVALUATION_SEED = 20_000
+
 
 @dataclass
 class Progress:
@@ -39,9 +43,10 @@ class Progress:
     published_decisions: int = 0
     training_seconds: float = 0.0  # of earlier sessions
     best_distance: int = 0  # of a single episode
-    best_mean_distance: float = 0.0  # of the last RECENT_EPISODES, which the best policy is chosen by
     num_clears: int = 0
-    recent_distances: list[int] = field(default_factory=list)
+    evaluated_decisions: int = 0  # when an evaluation was last asked for
+    # (clear rate, sticky clear rate, mean distance) of every evaluation; the best policy is the one with the largest
+    evaluations: list[list[float]] = field(default_factory=list)
 
 
 @dataclass
@@ -59,6 +64,7 @@ class Pipeline:
     publisher: WeightPublisher
     slots: WeightSlots
     source: ParallelSource | SerialSource
+    evaluator: EvaluatorProcess | InlineEvaluator
     ladder: EpsilonLadder
     progress: Progress
 
@@ -84,7 +90,8 @@ class Pipeline:
         self.learner.load(tensors, numbers["learner"])
         self.ledger.load_state(numbers["ledger"])
         self.flow.load_state(numbers["flow"], self.ledger.collected, self.ledger.trained)
-        self.progress = Progress(**numbers["progress"])
+        known = {entry.name for entry in fields(Progress)}  # a checkpoint of an older version may hold others
+        self.progress = Progress(**{name: value for name, value in numbers["progress"].items() if name in known})
         self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
         torch.set_rng_state(tensors["torch_rng"])
         missing = []
@@ -102,14 +109,25 @@ class Pipeline:
         return missing
 
     def stop(self) -> None:
-        """Stop collectors and threads; safe to call once, in any state."""
+        """Stop all processes and threads; safe to call once, in any state."""
+        self.evaluator.stop()
         self.source.stop()
         self.samples.close()
         self.publisher.close()
 
+    def start(self) -> None:
+        """Start all processes and threads."""
+        self.evaluator.start()
+        self.source.start()
+
+    def kill(self) -> None:
+        """End all processes at once."""
+        self.evaluator.kill()
+        self.source.kill()
+
 
 def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial: bool) -> Pipeline:
-    """Build every part and connect them. Nothing runs until `source.start()`."""
+    """Build every part and connect them. Nothing runs until `start`."""
     s = settings
     num_collectors = 1 if serial else s.num_processes
     num_streams = num_collectors * s.envs_per_process
@@ -128,6 +146,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         no_progress_decisions=s.no_progress_decisions,
         reward_scale=s.reward_scale,
         flag_bonus=s.flag_bonus,
+        practice_share=s.practice_share,
     )
     shape = NetworkShape(s.network_channels, s.hidden_units, len(ACTION_SETS[s.actions]))
     rules = LearningRules(
@@ -170,11 +189,17 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
             network=shape,
             ladder=ladder,
             explore_right_probability=s.explore_right_probability,
+            explore_max_hold=s.explore_max_hold,
             when_full=s.when_ring_full,
             seed=collector_seeds[number],
         )
         for number in range(num_collectors)
     ]
+
+    evaluator_setup = EvaluatorSetup(task, shape, EVALUATION_SEED)
+    evaluator: EvaluatorProcess | InlineEvaluator = (
+        InlineEvaluator(evaluator_setup) if serial else EvaluatorProcess(context, evaluator_setup, ledger.wake)
+    )
 
     def on_figures(figures: ProcessorFigures) -> None:
         console.line(processor_line(*figures))
@@ -207,6 +232,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         publisher=publisher,
         slots=slots,
         source=source,
+        evaluator=evaluator,
         ladder=ladder,
         progress=Progress(),
     )

@@ -5,37 +5,60 @@ No pickle: a model file from a stranger can be wrong, but it cannot run code.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, ActionSet
 from mario_rl.errors import UserError
 from mario_rl.files import replace_durably
 from mario_rl.network import NetworkShape, QNetwork
 
-FORMAT = "mario-rl-policy-1"
+FORMAT = "mario-rl-policy-2"
+OBSERVATION = "4 pictures of 84 x 84 pixels, grey, -1 to 1"  # what the network sees
 
 
 class PolicyError(UserError):
     """A file is no policy, or not one for this network; the message is for the user."""
 
 
-def export_policy(
-    path: Path, state: dict[str, torch.Tensor], shape: NetworkShape, actions: ActionSet, card: dict[str, Any]
-) -> None:
+class Policy(NamedTuple):
+    """Weights, and what one must know to play with them."""
+
+    state: dict[str, torch.Tensor]
+    shape: NetworkShape
+    actions: ActionSet
+    frame_skip: int
+    level: Level  # that it was trained on
+
+    def network(self) -> QNetwork:
+        """The network, ready to act."""
+        network = QNetwork(self.shape).eval().requires_grad_(False)
+        network.load_state_dict(self.state)
+        return network
+
+
+def export_policy(path: Path, policy: Policy, card: dict[str, Any]) -> None:
     """Write weights and card."""
-    metadata = {"format": FORMAT, "actions": actions, "shape": json.dumps(shape._asdict())}
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    metadata = {
+        "format": FORMAT,
+        "observation": OBSERVATION,
+        "level": f"{policy.level.world}-{policy.level.stage}",
+        "actions": policy.actions,
+        "frame_skip": str(policy.frame_skip),
+        "shape": json.dumps(policy.shape._asdict()),
+    }
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_durably(path, save(contiguous, metadata))
-    replace_durably(path.with_suffix(".json"), (json.dumps(card | metadata, indent=2) + "\n").encode())
+    replace_durably(path.with_suffix(".json"), (json.dumps(metadata | card, indent=2) + "\n").encode())
 
 
-def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str, torch.Tensor]:
-    """The weights in a file, checked against the network they are for."""
+def read_policy(path: Path) -> Policy:
+    """The policy in a file, checked as far as it can be without knowing what it is for."""
     if not path.is_file():
         raise PolicyError(f"There is no model {path}: give the path of a .safetensors file, as in models/.")
     try:
@@ -44,19 +67,52 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
         raise PolicyError(f"{path} is no model file ({error}): give a .safetensors file, as in models/.") from None
-    if metadata.get("format") != FORMAT:
+    if not metadata.get("format", "").startswith("mario-rl-policy-"):
         raise PolicyError(f"{path} was not exported by this project: give a .safetensors file from its models/ folder.")
-    if metadata.get("actions") != actions:
-        advice = f": add --set ACTIONS={metadata['actions']}" if metadata.get("actions") in ACTION_SETS else ""
+    if metadata["format"] != FORMAT or metadata.get("observation") != OBSERVATION:
         raise PolicyError(
-            f"{path} was trained with ACTIONS = {metadata.get('actions')!r}, this run has {actions!r}{advice}."
+            f"{path} was trained with other observations ({metadata.get('observation', 'pictures in 0 to 1')[:80]}) "
+            f"than this version's ({OBSERVATION}): train it again."
         )
-    expected = QNetwork(shape).state_dict()
-    if {name: tensor.shape for name, tensor in state.items()} != {name: t.shape for name, t in expected.items()}:
-        raise PolicyError(
-            f"{path} is another network ({metadata.get('shape', 'of unknown shape')[:120]}) than this run's "
-            f"({json.dumps(shape._asdict())}): set NETWORK_CHANNELS and HIDDEN_UNITS to the model's."
-        )
+    try:
+        shape = _parse_shape(metadata["shape"])
+        level = Level(*(int(number) for number in metadata["level"].split("-")))
+        frame_skip = int(metadata["frame_skip"])
+        actions: Any = metadata["actions"]
+        if actions not in ACTION_SETS or len(ACTION_SETS[actions]) != shape.num_actions or not 1 <= frame_skip <= 16:
+            raise ValueError
+    except (KeyError, ValueError, TypeError):
+        raise PolicyError(f"{path} does not tell what it was trained for: give another model.") from None
+    expected = {name: tensor.shape for name, tensor in QNetwork(shape).state_dict().items()}
+    if {name: tensor.shape for name, tensor in state.items()} != expected:
+        raise PolicyError(f"{path} does not hold the network that it claims to: give another model.")
     if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
         raise PolicyError(f"{path} holds weights that are not numbers: give another model.")
-    return state
+    return Policy(state, shape, actions, frame_skip, level)
+
+
+def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str, torch.Tensor]:
+    """The weights in a file, checked against the network they are for."""
+    policy = read_policy(path)
+    if policy.actions != actions:
+        raise PolicyError(
+            f"{path} was trained with ACTIONS = {policy.actions!r}, this run has {actions!r}: "
+            f"add --set ACTIONS={policy.actions}."
+        )
+    if policy.shape != shape:
+        raise PolicyError(
+            f"{path} is another network ({json.dumps(policy.shape._asdict())}) than this run's "
+            f"({json.dumps(shape._asdict())}): set NETWORK_CHANNELS and HIDDEN_UNITS to the model's."
+        )
+    return policy.state
+
+
+def _parse_shape(text: str) -> NetworkShape:
+    """ValueError, KeyError or TypeError where it is none; the sizes are bounded, or a file could ask for any memory."""
+    values = json.loads(text)
+    first, second, third = values["channels"]
+    shape = NetworkShape((first, second, third), values["hidden_units"], values["num_actions"])
+    sizes = (*shape.channels, shape.hidden_units, shape.num_actions)
+    if not all(isinstance(size, int) and 1 <= size <= 4096 for size in sizes):
+        raise ValueError
+    return shape

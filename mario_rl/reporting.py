@@ -4,11 +4,12 @@ import time
 
 import psutil
 
+from mario_rl.evaluation.evaluator import Result
 from mario_rl.experience import EpisodeSummary
 from mario_rl.learning.learner import LearnerFigures
 from mario_rl.pipeline import Pipeline
 from mario_rl.sources import CollectorFigures
-from mario_rl.telemetry.console import Console, MainFigures, main_line
+from mario_rl.telemetry.console import Console, EvaluationFigures, MainFigures, evaluation_line, main_line
 from mario_rl.telemetry.locks import lock_warning
 from mario_rl.telemetry.metrics import Metrics, MetricSink
 
@@ -16,9 +17,9 @@ from mario_rl.telemetry.metrics import Metrics, MetricSink
 class Reporter:
     """Gathers figures once an epoch; between epochs it only moves the progress bar."""
 
-    def __init__(self, console: Console, sink: MetricSink) -> None:
+    def __init__(self, console: Console, sinks: list[MetricSink]) -> None:
         self._console = console
-        self._sink = sink
+        self._sinks = sinks
         self._last_time = time.perf_counter()
         self._last_decisions: int | None = None
         self._last_updates = 0
@@ -33,7 +34,7 @@ class Reporter:
         """The main loop had nothing to do for so long."""
         self._wait_seconds += seconds
 
-    def epoch(self, pipeline: Pipeline, episodes: list[EpisodeSummary]) -> None:
+    def epoch(self, pipeline: Pipeline, episodes: list[EpisodeSummary], minutes: float) -> None:
         """Print the [MAIN] line and write all metrics."""
         # An epoch may end before the next round of training: then the last figures stand.
         learner = self._learner = pipeline.learner.take_figures() or self._learner
@@ -82,7 +83,33 @@ class Reporter:
                 )
             )
         )
-        self._sink.write(metrics, pipeline.ledger.collected)
+        self._write(metrics, pipeline.ledger.collected, minutes)
+
+    def evaluation(self, result: Result, *, is_best: bool) -> None:
+        """Print the [EVAL] line and write its metrics."""
+        request, evaluation = result
+        figures = EvaluationFigures(
+            request.decisions,
+            request.minutes,
+            evaluation.clear_rate,
+            evaluation.sticky_clear_rate if evaluation.sticky else None,
+            evaluation.mean_distance,
+            evaluation.mean_reward,
+            is_best,
+        )
+        self._console.line(evaluation_line(figures))
+        metrics = {
+            "evaluation/clear_rate": evaluation.clear_rate,
+            "evaluation/distance": evaluation.mean_distance,
+            "evaluation/reward": evaluation.mean_reward,
+        }
+        if evaluation.sticky:
+            metrics["evaluation/sticky_clear_rate"] = evaluation.sticky_clear_rate
+        self._write(metrics, request.decisions, request.minutes)
+
+    def _write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
+        for sink in self._sinks:
+            sink.write(metrics, decisions, minutes)
 
     def progress(self, pipeline: Pipeline, share: float) -> None:
         """Move the bar to `share` of the run."""
@@ -94,7 +121,8 @@ class Reporter:
 
     def close(self) -> None:
         """Flush the metrics."""
-        self._sink.close()
+        for sink in self._sinks:
+            sink.close()
 
     def _speed(self, pipeline: Pipeline) -> Metrics:
         now = time.perf_counter()

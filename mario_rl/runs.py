@@ -38,9 +38,14 @@ class Run:
         return self.models / f"{self.name}-best.safetensors"
 
     @property
-    def metrics(self) -> Path:
+    def tensorboard(self) -> Path:
         """Where TensorBoard's event files go."""
         return self.checkpoints / "tensorboard"
+
+    @property
+    def metrics(self) -> Path:
+        """Where the same metrics go, one row a line, for `plot` and for scripts."""
+        return self.checkpoints / "metrics.jsonl"
 
 
 def new_run(project: Path, settings: Settings) -> Run:
@@ -78,7 +83,7 @@ def write_record(run: Run, settings: Settings) -> None:
     """Keep what made this run, one entry a session; never the environment's variables."""
     run.checkpoints.mkdir(parents=True, exist_ok=True)
     session = {
-        "command": ["python", Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": command_line(),
         "commit": git_commit(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
@@ -108,6 +113,11 @@ def _read_record(run: Run) -> dict[str, Any]:
     raise CheckpointError(
         f"{run.checkpoints / RECORD} cannot be read, so the run's settings are lost: start a new run."
     )
+
+
+def command_line() -> list[str]:
+    """How this process was started, without the machine's folders."""
+    return ["python", Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 @functools.cache

@@ -24,8 +24,8 @@ from mario_rl.policies import load_policy
 from mario_rl.reporting import Reporter
 from mario_rl.stop_signals import StopSignals
 from mario_rl.telemetry.console import Console
-from mario_rl.telemetry.metrics import TensorBoardSink
-from mario_rl.training import Limits, Outcome, train
+from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
+from mario_rl.training import Goal, Limits, Outcome, train
 
 Result = TypeVar("Result")
 
@@ -48,7 +48,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     """Train. The exit code."""
     resumed, chosen = _choose(project, wishes)
     settings = chosen.settings
-    limits = Limits(wishes.epochs or settings.max_epochs, wishes.decisions, wishes.minutes)
+    limits = _limits(wishes, settings)
     shape = NetworkShape(settings.network_channels, settings.hidden_units, len(ACTION_SETS[settings.actions]))
     checks = _Checks()
     checkpoint = checks.run(lambda: _load_checkpoint(resumed, settings, shape, limits))
@@ -73,23 +73,30 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     missing = pipeline.restore(checkpoint) if checkpoint is not None else []
     if weights is not None:
         pipeline.learner.load_policy(weights)
-    stop.begin(pipeline.source.request_stop, pipeline.source.kill)
+    stop.begin(pipeline.source.request_stop, pipeline.kill)
     runs.write_record(run, settings)
     store = CheckpointStore(run.checkpoints, settings.keep_checkpoints)
-    reporter = Reporter(console, TensorBoardSink(run.metrics))
+    reporter = Reporter(console, [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)])
     with console:
         for sentence in missing:
             console.line(f"Resumed: {sentence}.")
         try:
             outcome = train(pipeline, limits, run, store, reporter)
         finally:
-            pipeline.source.kill()  # nobody is left after a normal end; after an error nobody must be
+            pipeline.kill()  # nobody is left after a normal end; after an error nobody must be
             reporter.close()
     console.line(_summary(outcome, run, settings.max_epochs))
     if outcome.failure is not None:
         print(f"error: {outcome.failure}", file=sys.stderr)
         return 1
     return stop.exit_code
+
+
+def _limits(wishes: Wishes, settings: Settings) -> Limits:
+    """A run that was told when to end does so; one that was not ends when it can play."""
+    is_told = any(limit is not None for limit in (wishes.epochs, wishes.decisions, wishes.minutes))
+    goal = None if is_told else Goal(settings.stop_at_clear_rate, settings.stop_at_sticky_clear_rate)
+    return Limits(wishes.epochs or settings.max_epochs, wishes.decisions, wishes.minutes, goal)
 
 
 def load_config_file(project: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,6 +14,7 @@ class StopSignals:
         self._received: int | None = None
         self._request_stop: Callable[[str], None] | None = None
         self._kill: Callable[[], None] | None = None
+        self._message = b"\nStopped before training began; nothing was saved.\n"
 
     @property
     def exit_code(self) -> int:
@@ -27,6 +28,10 @@ class StopSignals:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants the run to outlive its terminal
             signal.signal(signal.SIGHUP, self._handle)
 
+    def nothing_to_save(self) -> None:
+        """A command runs that only reads: the first signal ends it at once."""
+        self._message = b"\nStopped.\n"
+
     def begin(self, request_stop: Callable[[str], None], kill: Callable[[], None]) -> None:
         """From now on there is something to save. Both functions are called from the signal handler."""
         self._request_stop, self._kill = request_stop, kill
@@ -36,7 +41,7 @@ class StopSignals:
         self._received = number
         if self._request_stop is None:
             # Not KeyboardInterrupt: torch is probably being imported, and turns that into an error of its own.
-            os.write(2, b"\nStopped before training began; nothing was saved.\n")
+            os.write(2, self._message)
             os._exit(self.exit_code)
         if first:
             os.write(2, b"\nStopping: saving a checkpoint. Press Ctrl-C again to end at once.\n")

@@ -1,19 +1,40 @@
 """The training loop, from top to bottom. Runs in the main thread of the learner process."""
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from mario_rl.checkpoints import CheckpointStore
+from mario_rl.emulation.rules import Level
+from mario_rl.evaluation.evaluator import Result, unpack_weights
 from mario_rl.pipeline import Pipeline
-from mario_rl.policies import export_policy
+from mario_rl.policies import Policy, export_policy
 from mario_rl.reporting import Reporter
-from mario_rl.runs import Run, git_commit
+from mario_rl.runs import Run, command_line, git_commit
 
-RECENT_EPISODES = 20  # the best policy is the one with the largest mean distance over so many
+GOAL_EVALUATIONS = 2
+
+
+class Goal(NamedTuple):
+    """What two evaluations in a row must reach."""
+
+    clear_rate: float
+    sticky_clear_rate: float
+
+    def reached(self, evaluations: list[list[float]]) -> str | None:
+        """What was reached, in words."""
+        latest = evaluations[-GOAL_EVALUATIONS:]
+        if len(latest) < GOAL_EVALUATIONS or any(
+            clear_rate < self.clear_rate or sticky < self.sticky_clear_rate for clear_rate, sticky, _ in latest
+        ):
+            return None
+        rates = " and ".join(f"{clear_rate:.0%}" for clear_rate, _, _ in latest)
+        return f"the level is learned, {rates} of the last two tests' episodes cleared it"
 
 
 @dataclass(frozen=True)
@@ -23,6 +44,7 @@ class Limits:
     epochs: int
     decisions: int | None = None
     minutes: float | None = None
+    goal: Goal | None = None
 
     def reached(self, epochs: int, decisions: int, seconds: float) -> str | None:
         """Which limit is reached, in words."""
@@ -63,7 +85,8 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     def save() -> None:
         progress.training_seconds = seconds_before + time.monotonic() - begun
         pipeline.save(store)
-        _export(pipeline, run, best=False)
+        card = _card(run, ledger.collected, progress.training_seconds / 60)
+        _export(pipeline, run.newest_model, pipeline.learner.online.state_dict(), card)
 
     try:
         reason = _train_until_done(pipeline, limits, run, reporter, save)
@@ -80,7 +103,11 @@ def _train_until_done(
     """The loop; why it ended."""
     settings, ledger, flow, progress = pipeline.settings, pipeline.ledger, pipeline.flow, pipeline.progress
     learner, source, publisher = pipeline.learner, pipeline.source, pipeline.publisher
-    begun = time.monotonic()
+    evaluator = pipeline.evaluator
+    begun, seconds_before = time.monotonic(), progress.training_seconds
+
+    def minutes() -> float:
+        return (seconds_before + time.monotonic() - begun) / 60
 
     def may_train() -> bool:
         return flow.may_train(ledger.collected, ledger.trained)
@@ -94,16 +121,29 @@ def _train_until_done(
             or ledger.collected - progress.published_decisions >= settings.publish_max_decisions
         )
 
+    def evaluation_is_due() -> bool:
+        return (
+            0 < settings.evaluation_decisions <= ledger.collected - progress.evaluated_decisions
+            and learner.num_updates > 0
+            and evaluator.is_idle
+        )
+
     def limit_reached() -> str | None:
         return limits.reached(progress.epoch, ledger.collected, time.monotonic() - begun)
 
     def there_is_work() -> bool:
-        return may_train() or epoch_is_over() or ledger.collected > shown_decisions or bool(limit_reached())
+        return (
+            may_train()
+            or epoch_is_over()
+            or evaluator.has_results
+            or ledger.collected > shown_decisions
+            or bool(limit_reached())
+        )
 
     shown_decisions = -1  # as of the last round; -1 lets the first round come at once, with what a resume left undone
     if pipeline.slots.version == 0:  # unless a resumed serial run has brought back what its collector acts with
         publisher.publish(learner.num_updates)
-    source.start()
+    pipeline.start()
     source.limit_collection(flow.collection_limit(ledger.trained))
 
     while True:
@@ -126,11 +166,9 @@ def _train_until_done(
             progress.epoch += 1
             episodes = ledger.take_episodes(settings.episodes_per_epoch)
             progress.num_episodes += len(episodes)
-            improved = _note_episodes(pipeline, [episode.distance for episode in episodes])
+            progress.best_distance = max(progress.best_distance, *(episode.distance for episode in episodes))
             progress.num_clears += sum(episode.cleared for episode in episodes)
-            reporter.epoch(pipeline, episodes)
-            if improved:
-                _export(pipeline, run, best=True)
+            reporter.epoch(pipeline, episodes, minutes())
             save_is_due |= progress.epoch % settings.checkpoint_epochs == 0
             if settings.cache_clear_epochs and progress.epoch % settings.cache_clear_epochs == 0:
                 torch.cuda.empty_cache()  # does nothing without a GPU
@@ -140,6 +178,16 @@ def _train_until_done(
             publisher.publish(learner.num_updates)
             progress.published_epoch, progress.published_decisions = progress.epoch, ledger.collected
 
+        # Tests are played elsewhere: here they are asked for, and their results noted.
+        if evaluation_is_due():
+            progress.evaluated_decisions = ledger.collected
+            evaluator.request(ledger.collected, minutes(), learner.online.state_dict())
+        while (result := evaluator.take_result()) is not None:
+            is_best = _note_evaluation(pipeline, run, result)
+            reporter.evaluation(result, is_best=is_best)
+            if limits.goal is not None and (reason := limits.goal.reached(progress.evaluations)):
+                return reason
+
         # A checkpoint comes last, so that a resume begins where a round would.
         if save_is_due:
             save()
@@ -147,33 +195,36 @@ def _train_until_done(
         reporter.progress(pipeline, limits.share(progress.epoch, shown_decisions, time.monotonic() - begun))
 
 
-def _note_episodes(pipeline: Pipeline, distances: list[int]) -> bool:
-    """Keep the distances of late; whether their mean has never been better."""
-    progress = pipeline.progress
-    progress.best_distance = max(progress.best_distance, *distances)
-    progress.recent_distances = (progress.recent_distances + distances)[-RECENT_EPISODES:]
-    mean = sum(progress.recent_distances) / len(progress.recent_distances)
-    if len(progress.recent_distances) < RECENT_EPISODES or mean <= progress.best_mean_distance:
+def _note_evaluation(pipeline: Pipeline, run: Run, result: Result) -> bool:
+    """Keep the figures, and the policy if it is the best so far; whether it is."""
+    request, evaluation = result
+    figures = [evaluation.clear_rate, evaluation.sticky_clear_rate, evaluation.mean_distance]
+    best_before = max(pipeline.progress.evaluations, default=None)
+    pipeline.progress.evaluations.append(figures)
+    if best_before is not None and figures <= best_before:
         return False
-    progress.best_mean_distance = mean
+    card = _card(run, request.decisions, request.minutes) | {
+        "clear_rate": evaluation.clear_rate,
+        "sticky_clear_rate": evaluation.sticky_clear_rate if evaluation.sticky else None,
+        "mean_distance": round(evaluation.mean_distance, 1),
+        "mean_reward": round(evaluation.mean_reward, 1),
+    }
+    _export(pipeline, run.best_model, unpack_weights(request.weights), card)
     return True
 
 
-def _export(pipeline: Pipeline, run: Run, *, best: bool) -> None:
-    """Write a policy to models/: the weights the recent episodes were played with, or the newest ones."""
-    settings, progress = pipeline.settings, pipeline.progress
-    card = {
+def _card(run: Run, decisions: int, minutes: float) -> dict[str, Any]:
+    """What is worth knowing about a policy."""
+    return {
         "run": run.name,
-        "level": f"{settings.world}-{settings.stage}",
-        "observation": "4 pictures of 84 x 84 pixels, grey, one every FRAME_SKIP frames",
-        "frame_skip": settings.frame_skip,
-        "decisions": pipeline.ledger.collected,
-        "updates": pipeline.learner.num_updates,
-        "minutes": round(progress.training_seconds / 60, 2),
-        "mean_distance_of_recent_episodes": round(
-            sum(progress.recent_distances) / max(1, len(progress.recent_distances)), 1
-        ),
+        "decisions": decisions,
+        "minutes": round(minutes, 2),
         "commit": git_commit(),
+        "command": shlex.join(command_line()),
     }
-    state = pipeline.publisher.snapshot if best else pipeline.learner.online.state_dict()
-    export_policy(run.best_model if best else run.newest_model, state, pipeline.network_shape, settings.actions, card)
+
+
+def _export(pipeline: Pipeline, path: Path, state: dict[str, torch.Tensor], card: dict[str, Any]) -> None:
+    settings = pipeline.settings
+    level = Level(settings.world, settings.stage)
+    export_policy(path, Policy(state, pipeline.network_shape, settings.actions, settings.frame_skip, level), card)

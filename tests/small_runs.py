@@ -30,6 +30,7 @@ SMALL = {
     "TARGET_UPDATE_INTERVAL": 10,
     "PROCESSOR_LOG_SECONDS": 1.0,
     "EPSILON_DECAY_DECISIONS": 300,
+    "EVALUATION_DECISIONS": 0,  # a further process that imports torch
 }
 
 

@@ -7,17 +7,17 @@ PACKAGE = Path(__file__).parent.parent / "mario_rl"
 
 # Lowest first. A module may import from its own layer's package and from lower layers, never upwards.
 LAYERS = (
-    ("errors", "files"),
-    ("config",),
+    ("errors", "files", "compiling", "child_processes"),
+    ("config", "films", "plotting"),
     ("experience", "telemetry"),
     ("emulation", "network"),
     ("environment", "channels", "replay"),
-    ("collecting", "learning", "checkpoints", "policies", "hardware"),
+    ("collecting", "learning", "evaluation", "checkpoints", "policies", "recording", "hardware"),
     ("runs", "sources"),
     ("pipeline", "plan"),
     ("reporting",),
     ("training", "stop_signals"),
-    ("session",),
+    ("session", "commands"),
     ("command_line",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

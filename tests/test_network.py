@@ -32,7 +32,7 @@ def test_pictures_are_scaled_and_channels_last_with_and_without_a_buffer():
     fresh = scale_pictures(stacks)
     buffer = torch.empty(2, 4, 84, 84).to(memory_format=torch.channels_last)
     reused = scale_pictures(stacks, out=buffer)
-    torch.testing.assert_close(fresh, stacks / 255)
+    torch.testing.assert_close(fresh, stacks / 127.5 - 1)
     torch.testing.assert_close(reused, fresh)
     assert reused.data_ptr() == buffer.data_ptr()
     assert fresh.is_contiguous(memory_format=torch.channels_last)

@@ -11,7 +11,7 @@ from mario_rl.pipeline import connect
 from mario_rl.reporting import Reporter
 from mario_rl.runs import Run
 from mario_rl.telemetry.console import Console
-from mario_rl.telemetry.metrics import TensorBoardSink
+from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
 from mario_rl.training import Limits, train
 from tests.small_runs import small_settings
 
@@ -24,7 +24,7 @@ def _train(folder, settings, limits, resume=False, serial=True):
     assert choose_emulator(settings.emulator, console.line) == settings.emulator  # compiled, as in a session
     pipeline = connect(settings, make_plan(settings, serial=serial), console, serial=serial)
     missing = pipeline.restore(store.load_newest()) if resume else []
-    reporter = Reporter(console, TensorBoardSink(run.metrics))
+    reporter = Reporter(console, [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)])
     outcome = train(pipeline, limits, run, store, reporter)
     reporter.close()
     assert outcome.failure is None
@@ -81,7 +81,7 @@ def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thre
 
 
 def test_the_replay_ratio_is_kept_in_parallel_and_nothing_is_dropped(tmp_path):
-    settings = small_settings(REPLAY_RATIO=2.0)
+    settings = small_settings(REPLAY_RATIO=2.0, PRACTICE_SHARE=0.0)  # practice is not counted among the episodes
     pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=500), serial=False)
     collected, trained = pipeline.ledger.collected, pipeline.ledger.trained
     warmup, slack = settings.warmup_experiences, pipeline.flow.slack

@@ -16,8 +16,7 @@ import torch
 from mario_rl.channels.control import Control
 from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull
 from mario_rl.channels.weight_slots import WeightSlots
-from mario_rl.collecting.exploration import EpsilonLadder, exploration_probabilities
-from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.collecting.exploration import EpsilonLadder, Explorer
 from mario_rl.environment.episodes import Episodes, TaskRules
 from mario_rl.experience import FIELDS, FRAME_SIZE, STACK_SIZE, Mark, Rows
 from mario_rl.network import NetworkShape, QNetwork, scale_pictures
@@ -33,6 +32,7 @@ class CollectorSetup(NamedTuple):
     network: NetworkShape
     ladder: EpsilonLadder  # of all collectors' emulators
     explore_right_probability: float
+    explore_max_hold: int
     when_full: WhenFull
     seed: np.random.SeedSequence
 
@@ -45,7 +45,13 @@ class Collector:
         self._control = control
         self._slots = slots
         acting_seed, episodes_seed = setup.seed.spawn(2)
-        self._rng = np.random.default_rng(acting_seed)
+        self._explorer = Explorer(
+            setup.num_envs,
+            setup.task.actions,
+            setup.explore_right_probability,
+            setup.explore_max_hold,
+            np.random.default_rng(acting_seed),
+        )
         self._episodes = Episodes(setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
         self._stacks = np.zeros((setup.num_envs, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
         # Where the picture after a chunk's last tick waits for the next chunk.
@@ -53,8 +59,6 @@ class Collector:
         self._episodes.draw(self._pending, 0)
         self._network = QNetwork(setup.network).eval().requires_grad_(False)
         self._weights = self._network.state_dict()
-        self._num_actions = len(ACTION_SETS[setup.task.actions])
-        self._action_probabilities = exploration_probabilities(setup.task.actions, setup.explore_right_probability)
         self.weights_version = 0
 
     def take_weights(self) -> None:
@@ -86,11 +90,10 @@ class Collector:
 
     @torch.inference_mode()
     def _decide(self) -> npt.NDArray[np.int64]:
-        """Epsilon-greedy actions for all emulators; the generator advances equally, whoever explores."""  # [envs]
+        """Epsilon-greedy actions for all emulators."""  # [envs]
         number, num_envs = self._setup.number, self._setup.num_envs
         epsilons = self._setup.ladder.epsilons(self._control.decisions)[number * num_envs : (number + 1) * num_envs]
-        explores = self._rng.random(num_envs) < epsilons
-        actions = self._rng.choice(self._num_actions, size=num_envs, p=self._action_probabilities)
+        explores, actions = self._explorer.explore(epsilons)
         if not explores.all():
             q_values = self._network(scale_pictures(torch.from_numpy(self._stacks)))
             actions = np.where(explores, actions, q_values.argmax(dim=1).numpy())
@@ -99,7 +102,7 @@ class Collector:
     def state(self) -> dict[str, Any]:
         """What serial mode's checkpoint keeps as JSON."""
         return {
-            "rng": self._rng.bit_generator.state,
+            "explorer": self._explorer.state(),
             "episodes": self._episodes.state(),
         }
 
@@ -120,7 +123,7 @@ class Collector:
         self._stacks[:] = tensors["stacks"].numpy()
         self._pending[:] = tensors["pending"].numpy()
         self._episodes.load_state(state["episodes"])
-        self._rng.bit_generator.state = state["rng"]
+        self._explorer.load_state(state["explorer"])
 
     def close(self) -> None:
         """Free the emulators."""

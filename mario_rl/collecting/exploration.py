@@ -1,4 +1,6 @@
-"""Exploration: an epsilon for every emulator, and random actions that favour the right."""
+"""Exploration: an epsilon for every emulator, and random actions that favour the right and are held for a while."""
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,52 @@ class EpsilonLadder:
         remaining = max(0.0, 1.0 - decisions / self._decay_decisions)
         result: npt.NDArray[np.float64] = self._final + (1.0 - self._final) * remaining
         return result
+
+
+class Explorer:
+    """Decides for each emulator whether it explores now, and with which action.
+
+    A random action is held for 1 to `max_hold` decisions, all lengths equally likely: a high jump needs its button for
+    half a second, which actions drawn afresh at every decision hardly ever give. Epsilon stays the share of decisions
+    that are random.
+    """
+
+    def __init__(
+        self, num_envs: int, actions: ActionSet, right_probability: float, max_hold: int, rng: np.random.Generator
+    ) -> None:
+        self._rng = rng
+        self._max_hold = max_hold
+        self._probabilities = exploration_probabilities(actions, right_probability)
+        self._held = np.zeros(num_envs, np.int64)  # the action
+        self._remaining = np.zeros(num_envs, np.int64)  # decisions for which it is still held
+
+    def explore(self, epsilons: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Who explores, and the actions of those who do. The generator advances equally, whoever explores."""
+        num_envs = len(epsilons)
+        # Between two holds of `mean` decisions lie (1 - start) / start greedy ones.
+        mean = (1 + self._max_hold) / 2
+        start = epsilons / (epsilons + mean * (1 - epsilons))
+        draws = self._rng.random(num_envs)
+        actions = self._rng.choice(len(self._probabilities), size=num_envs, p=self._probabilities)
+        lengths = self._rng.integers(1, self._max_hold + 1, size=num_envs)
+        begins = (self._remaining == 0) & (draws < start)
+        self._held[begins], self._remaining[begins] = actions[begins], lengths[begins]
+        explores = self._remaining > 0
+        self._remaining[explores] -= 1
+        return explores, self._held
+
+    def state(self) -> dict[str, Any]:
+        """What serial mode's checkpoint keeps."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "held": self._held.tolist(),
+            "remaining": self._remaining.tolist(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._rng.bit_generator.state = state["rng"]
+        self._held[:], self._remaining[:] = state["held"], state["remaining"]
 
 
 def exploration_probabilities(actions: ActionSet, right_probability: float) -> npt.NDArray[np.float64]:

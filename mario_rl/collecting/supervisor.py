@@ -1,32 +1,23 @@
 """Starting and stopping collector processes. Runs in the learner process.
 
-A child is started by spawn, with one OpenMP thread, and with the stop signals blocked: Ctrl-C, a service manager's
-SIGTERM and a closed terminal's SIGHUP reach the whole group, and it is the parent's business to save and to stop its
-children. Death is noticed by end-of-file on the ring's doorbell, in both directions.
+Death is noticed by end-of-file on the ring's doorbell, in both directions.
 """
 
 import contextlib
-import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
-
-import cv2
-import torch
 
 from mario_rl.channels.control import Control
 from mario_rl.channels.doorbell import PeerGoneError
 from mario_rl.channels.experience_ring import RingReader, RingShape, RingWriter, create_ring
 from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.child_processes import ready_for_children, use_one_thread
 from mario_rl.collecting.collector import Collector, CollectorSetup, collect_until_stopped
 
 STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
-_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def run_collector(
@@ -37,8 +28,7 @@ def run_collector(
     failures: "Connection[str, str]",
 ) -> None:
     """The target of a collector process; its parameters are all that it shares."""
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
+    use_one_thread()
     try:
         collector = Collector(setup, control, slots)
         collect_until_stopped(collector, setup, writer, control)
@@ -67,7 +57,7 @@ class Supervisor:
 
     def start(self, setups: list[CollectorSetup], slots: WeightSlots) -> None:
         """Start all collectors."""
-        with _signals_for_children(), _environment(_ONE_THREAD):
+        with ready_for_children():
             for setup, writer in zip(setups, self._writers, strict=True):
                 received, sent = self._context.Pipe(duplex=False)
                 process = self._context.Process(
@@ -122,29 +112,3 @@ class Supervisor:
         """End all collectors at once."""
         for process in self._processes:
             process.kill()
-
-
-@contextlib.contextmanager
-def _signals_for_children() -> Iterator[None]:
-    """Children inherit the signal mask: block the stop signals while they start; ours are delivered afterwards."""
-    resource_tracker.ensure_running()  # the first spawn would start it, and it *unblocks* signals when it is done
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Environment variables for children; torch reads them when it is imported, long before our code runs."""
-    previous = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in previous.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

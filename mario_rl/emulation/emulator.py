@@ -71,6 +71,16 @@ class Emulator(Protocol):
     def load_state(self, state: bytes) -> None:
         """Continue from a saved state of the same emulator with the same level and number of games."""
 
+    @property
+    def game_type(self) -> "np.dtype[np.void] | None":
+        """A single saved game, as an array's element; None where single games cannot be saved."""
+
+    def save_games(self, games: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+        """These games as they are now."""  # [len(games)] of game_type
+
+    def load_game(self, game: int, saved: np.void, pictures: FrameArray, tick: int) -> None:
+        """Put a game to a saved moment of any game of this level, with its x in `outcomes`, and draw it at `tick`."""
+
     def close(self) -> None:
         """Free everything."""
 

@@ -146,6 +146,19 @@ class NesPyEmulator:
             for buttons, num_frames in log:
                 game.play(buttons, num_frames)
 
+    @property
+    def game_type(self) -> None:
+        """nes-py has one saved state a console, which is the level's start."""
+        return None
+
+    def save_games(self, games: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+        """Not possible."""
+        raise NotImplementedError
+
+    def load_game(self, game: int, saved: np.void, pictures: FrameArray, tick: int) -> None:
+        """Not possible."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Free the consoles."""
         for game in self._games:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mario_rl.emulation.emulator import NO_RESTART, EmulatorName, Outcomes, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, ActionSet
+from mario_rl.environment.practice import Practice
 from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
 
 
@@ -30,6 +31,7 @@ class TaskRules(NamedTuple):
     no_progress_decisions: int  # cut the episode after so many decisions without a new furthest x
     reward_scale: float
     flag_bonus: float
+    practice_share: float  # of the episodes; the others begin at the level's start
 
 
 class Episodes:
@@ -46,7 +48,11 @@ class Episodes:
         self._num_decisions = np.zeros(num_games, np.int32)
         self._progress_decisions = np.zeros(num_games, np.int32)  # how many there were when the distance last grew
         self._cleared = np.zeros(num_games, np.bool_)
+        self._practises = np.zeros(num_games, np.bool_)
         self._over = np.ones(num_games, np.bool_)
+        self._practice: Practice | None = None
+        if rules.practice_share > 0 and self._emulator.game_type is not None:
+            self._practice = Practice(self._emulator, rules.practice_share, rng.spawn(1)[0])
         self._begin_all()
 
     @property
@@ -63,7 +69,8 @@ class Episodes:
         """Play one tick: fill the rows of `tick`, but for their pictures, and draw what comes after at `next_tick`."""
         over, rules = self._over.copy(), self._rules
         self._write_summaries(rows, tick, over)
-        begins = np.where(over, Mark.FINAL, np.where(self.at_start, Mark.START, 0))
+        final = np.where(self._practises, Mark.FINAL | Mark.PRACTICE, Mark.FINAL)
+        begins = np.where(over, final, np.where(self.at_start, Mark.START, 0))
 
         outcomes = self._step(actions, over, pictures, next_tick)
         self._raw_rewards += outcomes.reward
@@ -74,6 +81,9 @@ class Episodes:
         stuck = self._num_decisions - self._progress_decisions >= rules.no_progress_decisions
         self._cleared |= outcomes.flag
         self._over[:] = outcomes.done | stuck
+        if self._practice is not None:
+            self._practice.note_deaths(self._num_decisions, outcomes.done & ~outcomes.flag)
+            self._practice.follow(self._num_decisions, ~self._over)
 
         rows.action[:, tick] = np.where(over, 0, actions)
         rows.reward[:, tick] = outcomes.reward * rules.reward_scale + outcomes.flag * rules.flag_bonus
@@ -87,6 +97,7 @@ class Episodes:
             "games": base64.b64encode(self._emulator.state()).decode(),
             "episodes": {name: array.tolist() for name, array in self._arrays().items()},
             "rng": self._rng.bit_generator.state,
+            "practice": self._practice.state() if self._practice is not None else None,
         }
 
     def fits(self, state: Any) -> bool:
@@ -99,11 +110,14 @@ class Episodes:
         for name, array in self._arrays().items():
             array[:] = state["episodes"][name]
         self._rng.bit_generator.state = state["rng"]
+        if self._practice is not None:
+            self._practice.load_state(state["practice"])
 
     @property
     def _format(self) -> str:
         rules = self._rules
-        return f"{self._emulator.state_format}, level {rules.world}-{rules.stage}, {len(self._over)} games"
+        practice = "practice" if self._practice is not None else "no practice"
+        return f"{self._emulator.state_format}, level {rules.world}-{rules.stage}, {len(self._over)} games, {practice}"
 
     def close(self) -> None:
         """Free the emulator."""
@@ -116,6 +130,8 @@ class Episodes:
         idle_frames = self._rng.integers(self._rules.noop_start_max_frames + 1, size=len(restart), dtype=np.int32)
         restarts = np.where(restart, idle_frames, np.int32(NO_RESTART))
         self._emulator.step(self._joypad[actions], self._rules.frame_skip, restarts, pictures, tick)
+        if self._practice is not None and restart.any():
+            self._practises[restart] = self._practice.begin(restart, pictures, tick)[restart]
         outcomes = self._emulator.outcomes
         self._raw_rewards[restart] = 0
         self._num_decisions[restart] = 0
@@ -143,5 +159,6 @@ class Episodes:
             "num_decisions": self._num_decisions,
             "progress_decisions": self._progress_decisions,
             "cleared": self._cleared,
+            "practises": self._practises,
             "over": self._over,
         }

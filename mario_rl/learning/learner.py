@@ -247,8 +247,8 @@ class _Transfer:
         rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
         pictures, actions, returns, discounts = (tensor[rows] for tensor in self._source)
         return MicroBatch(
-            scale_pictures(pictures[:, :STACK_SIZE], out=self._states),
-            scale_pictures(pictures[:, STACK_SIZE:], out=self._next_states),
+            scale_pictures(pictures[:, 0], out=self._states),
+            scale_pictures(pictures[:, 1], out=self._next_states),
             actions,
             returns,
             discounts,

@@ -48,6 +48,11 @@ class Ledger:
         with self._changed:
             self.trained += experiences
 
+    def wake(self) -> None:
+        """Let the main loop look for work."""
+        with self._changed:
+            self._changed.notify_all()
+
     def request_stop(self, reason: str) -> None:
         """Wake the main loop and let it end. Not from a signal handler: that may interrupt a holder of the lock."""
         with self._changed:

@@ -1,8 +1,8 @@
 """Uniform sampling: one random-number call, one gather. Runs in the sampling thread (inline in serial mode).
 
 A draw picks rows, rejects the few that cannot be a state, builds the n-step return and the index of every picture with
-array arithmetic, and then copies all pictures with a single `index_select` into a fixed buffer. torch releases the GIL
-for that copy, so the training thread goes on meanwhile.
+array arithmetic, and then copies all pictures with a single call into a fixed buffer. That call holds no GIL, so the
+training thread goes on meanwhile.
 """
 
 from typing import NamedTuple
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mario_rl.experience import FRAME_SIZE, STACK_SIZE, Mark
+from mario_rl.experience import STACK_SIZE, Mark
+from mario_rl.replay.gathering import empty_stacks, gather_stacks
 from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
 
-PICTURES_PER_SAMPLE = 2 * STACK_SIZE
 # Draw this much more than is needed, because a few candidates are rejected; a second draw is then rare.
 SPARE_CANDIDATES = 1.1
 MAX_CANDIDATES = 65_536  # a draw of so many takes some 20 ms
@@ -28,10 +28,7 @@ class SampleBuffer:
 
     def __init__(self, size: int, pinned: bool = False) -> None:
         self.size = size
-        # [size, 8, 84, 84]: four pictures of the state, four of the state n steps on
-        self.pictures = torch.zeros(
-            size, PICTURES_PER_SAMPLE, FRAME_SIZE, FRAME_SIZE, dtype=torch.uint8, pin_memory=pinned
-        )
+        self.pictures = empty_stacks(size, pinned)  # [size, 2, 4, 84, 84]: the state, and the state n steps on
         self.actions = torch.zeros(size, dtype=torch.int64, pin_memory=pinned)
         self.returns = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)
         self.discounts = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)  # 0 where nothing follows
@@ -153,8 +150,7 @@ class UniformSampler:
         # Before an episode's start there is nothing: the first picture is repeated.
         stacks = numbers[:, :, None] - np.minimum(back, history[:, :, None])  # [B, 2, 4]
         places = self._places(windows.stream[:, None, None], stacks)
-        flat = buffer.pictures.view(-1, self._streams.frames.shape[1])
-        torch.index_select(self._streams.frames, 0, torch.from_numpy(places.reshape(-1)), out=flat)
+        gather_stacks(self._streams.frames, places, buffer.pictures)
 
     def _places(self, stream: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         places: npt.NDArray[np.int64] = stream * self._streams.length + number % self._streams.length

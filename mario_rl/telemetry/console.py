@@ -39,6 +39,28 @@ def processor_line(processed: int, batches: int, drops: int, buffer: int, consol
     )
 
 
+class EvaluationFigures(NamedTuple):
+    """The [EVAL] line: one test of the newest policy."""
+
+    decisions: int
+    minutes: float
+    clear_rate: float
+    sticky_clear_rate: float | None  # None where that was not tried
+    distance: float
+    reward: float
+    is_best: bool
+
+
+def evaluation_line(figures: EvaluationFigures) -> str:
+    """The [EVAL] line as text."""
+    sticky = "not tried" if figures.sticky_clear_rate is None else f"{figures.sticky_clear_rate:.0%}"
+    return (
+        f"[EVAL] Decisions: {figures.decisions:,} | Minutes: {figures.minutes:.1f} | "
+        f"Clear Rate: {figures.clear_rate:.0%} | Sticky: {sticky} | Distance: {figures.distance:,.0f} | "
+        f"Reward: {figures.reward:,.1f}" + (" | Best so far" if figures.is_best else "")
+    )
+
+
 class Console:
     """Lines for everyone, a progress bar for terminals. Safe to use from several threads."""
 

@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import time
 
@@ -8,7 +9,7 @@ from mario_rl.channels.control import UNLIMITED, Control
 from mario_rl.channels.experience_ring import CollectorStat, RingShape
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
-from mario_rl.collecting.exploration import EpsilonLadder, exploration_probabilities
+from mario_rl.collecting.exploration import EpsilonLadder, Explorer, exploration_probabilities
 from mario_rl.collecting.supervisor import Supervisor
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.environment.actions import ACTION_SETS, RIGHT
@@ -26,6 +27,7 @@ TASK = TaskRules(
     no_progress_decisions=12,
     reward_scale=1 / 15,
     flag_bonus=1.0,
+    practice_share=0.0,
 )
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 CONTEXT = multiprocessing.get_context("spawn")
@@ -40,6 +42,7 @@ def _setup(number=0, num_envs=2, low=1.0, high=1.0, when_full="wait", shape=SHAP
         network=shape,
         ladder=EpsilonLadder(streams, low, high, 100),
         explore_right_probability=0.75,
+        explore_max_hold=4,
         when_full=when_full,
         seed=np.random.SeedSequence(5),
     )
@@ -98,7 +101,7 @@ def test_the_same_seed_plays_the_same_and_another_stream_differs():
 
 
 def test_the_length_of_chunks_changes_nothing_but_the_chunks():
-    short, long = _collect(_setup(), num_chunks=12), _collect(_setup(chunk_decisions=96), num_chunks=1)
+    short, long = _collect(_setup(), num_chunks=24), _collect(_setup(chunk_decisions=192), num_chunks=1)
     assert finished_episodes(short)
     for name, ours, theirs in zip(Rows._fields, short, long, strict=True):
         assert np.array_equal(ours, theirs), name
@@ -145,6 +148,42 @@ def test_random_actions_favour_the_right():
         holds_right = [bool(buttons & RIGHT) for buttons in ACTION_SETS[actions]]
         assert probabilities[holds_right].sum() == pytest.approx(0.75)
         assert probabilities.sum() == pytest.approx(1.0)
+
+
+def _explore(max_hold, epsilon, num_ticks=4_000, num_envs=8):
+    explorer = Explorer(num_envs, "simple", 0.75, max_hold, np.random.default_rng(3))
+    ticks = [tuple(array.copy() for array in explorer.explore(np.full(num_envs, epsilon))) for _ in range(num_ticks)]
+    explores, actions = (np.stack(column) for column in zip(*ticks, strict=True))
+    return explores, actions  # [ticks, envs]
+
+
+@pytest.mark.parametrize("max_hold", [1, 8])
+@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 1.0])
+def test_epsilon_is_the_share_of_random_decisions_however_long_they_are_held(max_hold, epsilon):
+    explores, _ = _explore(max_hold, epsilon)
+    assert explores.mean() == pytest.approx(epsilon, abs=0.02)
+
+
+def test_random_actions_are_held_for_up_to_so_many_decisions():
+    explores, actions = _explore(max_hold=6, epsilon=0.02)
+    lengths = set()
+    for env in range(explores.shape[1]):
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], explores[:, env], [0]))))
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            lengths.add(end - begin)
+            if end - begin <= 6:  # longer ones are two in a row
+                assert len(set(actions[begin:end, env])) <= 2
+    assert {1, 2, 3, 4, 5, 6} <= lengths
+
+
+def test_an_explorer_continues_exactly_from_its_state():
+    one, other = (Explorer(4, "simple", 0.75, 8, np.random.default_rng(seed)) for seed in (1, 2))
+    for _ in range(5):
+        one.explore(np.full(4, 0.5))
+    other.load_state(json.loads(json.dumps(one.state())))
+    for _ in range(20):
+        for ours, theirs in zip(one.explore(np.full(4, 0.5)), other.explore(np.full(4, 0.5)), strict=True):
+            assert np.array_equal(ours, theirs)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ RULES = TaskRules(
     no_progress_decisions=20,
     reward_scale=0.5,
     flag_bonus=3.0,
+    practice_share=0.0,
 )
 NOOP, RUN, RUN_AND_JUMP_ACTION, LEFT = 0, 3, 4, 6  # of SIMPLE_MOVEMENT
 FRAME_COUNTER = 0x09  # in RAM: the game adds one every frame

@@ -15,10 +15,10 @@ nes-py's ways, which we follow: a pixel's tile is fetched when the beam is on it
 hardware leaves out the first dot of every other picture's line 0, nes-py leaves out the last dot of the line before.
 """
 
+from mario_rl.compiling import compiled
 from mario_rl.emulation.emulator import SCREEN_HEIGHT, SCREEN_WIDTH
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
-from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.nametables import tile_to_the_right
 from mario_rl.emulation.fast.picture import draw_pixels, prepare_drawing

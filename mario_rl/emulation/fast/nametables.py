@@ -3,7 +3,7 @@
 A place in them is an address `yyy NN YYYYY XXXXX`: pixel row inside the tile, nametable, row and column of tiles.
 """
 
-from mario_rl.emulation.fast.compiling import compiled
+from mario_rl.compiling import compiled
 
 
 @compiled

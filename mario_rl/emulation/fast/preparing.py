@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mario_rl.compiling import CACHE_FOLDER
 from mario_rl.emulation.emulator import NO_RESTART
-from mario_rl.emulation.fast.compiling import CACHE_FOLDER
 from mario_rl.emulation.fast.emulator import FastConsole, FastEmulator
 from mario_rl.emulation.rules import Level
 from mario_rl.experience import FRAME_SIZE
@@ -47,7 +47,7 @@ def prepare(report: Callable[[str], None]) -> None:
 
 
 def _remove_old_folders() -> None:
-    folders = sorted(CACHE_FOLDER.parent.glob("emulator-*"), key=lambda folder: folder.stat().st_mtime)
+    folders = sorted(CACHE_FOLDER.parent.glob("compiled-*"), key=lambda folder: folder.stat().st_mtime)
     for folder in folders[: -KEPT_FOLDERS - 1]:
         shutil.rmtree(folder, ignore_errors=True)
 

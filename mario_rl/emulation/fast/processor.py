@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mario_rl.compiling import compiled
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
-from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
 
 # isort: off

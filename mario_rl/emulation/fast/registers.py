@@ -5,10 +5,10 @@ pixels, hidden edges, background without sprites or sprites without background, 
 outside RAM. Should a program use them after all, `strayed` is set and the emulator refuses to go on.
 """
 
+from mario_rl.compiling import compiled
 from mario_rl.emulation.fast.beam import beam_line, catch_up, run_to_sprite_zero_change
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
-from mario_rl.emulation.fast.compiling import compiled
 from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.nametables import nametable_index
 from mario_rl.emulation.fast.sprites import hold_sprites

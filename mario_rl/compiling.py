@@ -1,7 +1,7 @@
 """Compiling with numba, once: what was compiled is kept in a folder of the user's cache and loaded by later starts.
 
-The folder's name is a fingerprint of all emulator sources, of numba and of the processor. numba alone would miss an
-edit in an imported file: it looks only at the file of the function it is asked for.
+The folder's name is a fingerprint of all sources that are compiled, of numba and of the processor. numba alone would
+miss an edit in an imported file: it looks only at the file of the function it is asked for.
 """
 
 import hashlib
@@ -16,8 +16,16 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_EMULATION = Path(__file__).parent.parent
-_SOURCES = sorted([*_EMULATION.glob("*.py"), *_EMULATION.glob("fast/*.py"), _EMULATION.parent / "experience.py"])
+_PACKAGE = Path(__file__).parent
+_SOURCES = sorted(
+    [
+        *_PACKAGE.glob("emulation/*.py"),
+        *_PACKAGE.glob("emulation/fast/*.py"),
+        _PACKAGE / "experience.py",
+        _PACKAGE / "compiling.py",
+        _PACKAGE / "replay" / "gathering.py",
+    ]
+)
 
 # How LLVM shall lay out the processor's chain of questions, measured on an AMD EPYC (Zen 3). A table of jumps, its own
 # choice, is predicted well only along short repeating paths: a tree of yes-or-no branches made frames 1.16 times as
@@ -47,7 +55,7 @@ def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-CACHE_FOLDER = _user_cache() / "mario-rl" / f"emulator-{_fingerprint()}"
+CACHE_FOLDER = _user_cache() / "mario-rl" / f"compiled-{_fingerprint()}"
 # An OSError here means that the folder cannot be used, and choosing.py falls back; numba would look for another one.
 CACHE_FOLDER.mkdir(parents=True, exist_ok=True)
 (CACHE_FOLDER / "lock").touch()

@@ -1,0 +1,136 @@
+"""The commands beside training: `evaluate`, `record` and `plot`. Each returns an exit code."""
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console as RichConsole
+from rich.table import Table
+
+from mario_rl import runs
+from mario_rl.child_processes import use_one_thread
+from mario_rl.emulation.choosing import check_rom, choose_emulator
+from mario_rl.emulation.rules import Level
+from mario_rl.environment.episodes import TaskRules
+from mario_rl.errors import UserError
+from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate
+from mario_rl.plotting import plot, read_curve
+from mario_rl.policies import Policy, read_policy
+from mario_rl.recording import record
+from mario_rl.telemetry.console import Console
+
+NO_PROGRESS_DECISIONS = 150  # as in training: whoever stands still for 10 s is not coming any more
+
+
+class EvaluateWishes(NamedTuple):
+    """What the command line asks `evaluate` for."""
+
+    model: Path
+    level: Level | None  # None: the one the model was trained on
+    sticky_episodes: int
+    sticky: float
+    seed: int | None  # None: one that nobody has seen
+    json: Path | None
+
+
+def run_evaluate(wishes: EvaluateWishes) -> int:
+    """Test a model, print a table, and write JSON where asked to."""
+    policy = read_policy(wishes.model)
+    level = wishes.level or policy.level
+    seed = secrets.randbits(32) if wishes.seed is None else wishes.seed
+    task = _task(policy, level)
+    evaluation = evaluate(policy.network(), task, seed, wishes.sticky_episodes, wishes.sticky)
+    RichConsole().print(_table(wishes, evaluation, seed))
+    if wishes.json is not None:
+        try:
+            wishes.json.write_text(json.dumps(_as_json(wishes, evaluation, seed), indent=2) + "\n")
+        except OSError as error:
+            raise UserError(
+                f"{wishes.json} cannot be written ({error.strerror}): choose another --json file."
+            ) from None
+    return 0
+
+
+class RecordWishes(NamedTuple):
+    """What the command line asks `record` for."""
+
+    model: Path
+    level: Level | None
+    out: Path
+    idle_frames: int
+
+
+def run_record(wishes: RecordWishes) -> int:
+    """Film one greedy episode."""
+    policy = read_policy(wishes.model)
+    level = wishes.level or policy.level
+    if _task(policy, level).emulator != "fast":
+        raise UserError("record needs the fast emulator: pip install -r requirements.txt")
+    film = record(
+        policy.network(), level, policy.actions, policy.frame_skip, wishes.out, idle_frames=wishes.idle_frames
+    )
+    ending = "cleared the level" if film.cleared else f"got to {film.distance:,} px"
+    Console().line(f"{wishes.out}: {ending} in {film.decisions:,} decisions; {film.frames:,} frames.")
+    return 0
+
+
+def run_plot(project: Path, names: list[str], out: Path) -> int:
+    """Draw the learning curves of some runs."""
+    found = [runs.find_run(project, name) for name in names] or [runs.find_run(project, None)]
+    plot([read_curve(run.checkpoints) for run in found], out)
+    Console().line(f"{out}: {', '.join(run.name for run in found)}.")
+    return 0
+
+
+def _task(policy: Policy, level: Level) -> TaskRules:
+    check_rom("fast")
+    use_one_thread()
+    return TaskRules(
+        world=level.world,
+        stage=level.stage,
+        actions=policy.actions,
+        emulator=choose_emulator("fast", Console().line),
+        frame_skip=policy.frame_skip,
+        noop_start_max_frames=NUM_STARTS - 1,
+        no_progress_decisions=NO_PROGRESS_DECISIONS,
+        reward_scale=1.0,
+        flag_bonus=0.0,
+        practice_share=0.0,
+    )
+
+
+def _table(wishes: EvaluateWishes, evaluation: Evaluation, seed: int) -> Table:
+    level = f"{evaluation.level.world}-{evaluation.level.stage}"
+    table = Table(title=f"{wishes.model.name} on level {level}", caption=f"seed {seed}")
+    for column in ("test", "episodes", "cleared", "clear rate", "mean distance", "mean reward", "mean decisions"):
+        table.add_column(column, justify="left" if column == "test" else "right")
+    _add_row(table, f"starts after 0-{NUM_STARTS - 1} idle frames", evaluation.starts)
+    if evaluation.sticky:
+        _add_row(table, f"sticky actions {wishes.sticky:g}", evaluation.sticky)
+    return table
+
+
+def _add_row(table: Table, name: str, episodes: list[Episode]) -> None:
+    count = len(episodes)
+    cleared = sum(episode.cleared for episode in episodes)
+    means = [sum(column) / count for column in list(zip(*episodes, strict=True))[1:]]
+    table.add_row(name, str(count), str(cleared), f"{cleared / count:.0%}", *(f"{mean:,.0f}" for mean in means))
+
+
+def _as_json(wishes: EvaluateWishes, evaluation: Evaluation, seed: int) -> dict[str, Any]:
+    return {
+        "model": wishes.model.name,
+        "level": f"{evaluation.level.world}-{evaluation.level.stage}",
+        "seed": seed,
+        "clear_rate": evaluation.clear_rate,
+        "sticky": wishes.sticky,
+        "sticky_clear_rate": evaluation.sticky_clear_rate if evaluation.sticky else None,
+        "mean_distance": evaluation.mean_distance,
+        "mean_reward": evaluation.mean_reward,
+        "episodes": [
+            {"test": test, **episode._asdict()}
+            for test, episodes in (("starts", evaluation.starts), ("sticky", evaluation.sticky))
+            for episode in episodes
+        ],
+    }

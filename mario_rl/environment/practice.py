@@ -1,0 +1,81 @@
+"""Practice: some episodes start shortly before a recent death instead of at the level's beginning.
+
+The further into the level, the less often an agent gets there; and what it must learn next is where it dies. Each game
+leaves a trail of saved moments. When it dies, one of them goes into a pool that keeps the latest deaths, and episodes
+that practise begin at a moment drawn from it: so the places that kill most are practised most.
+"""
+
+import base64
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mario_rl.emulation.emulator import Emulator
+from mario_rl.experience import FrameArray
+
+SPACING = 4  # decisions between two saved moments
+TRAIL_LENGTH = 16  # saved moments a game
+# How long before its end an episode is taken up again, in decisions: a fall alone takes some ten.
+SHORTEST_LEAD, LONGEST_LEAD = 12, 48
+POOL_SIZE = 64  # the latest deaths
+_NOWHERE = -1
+
+
+class Practice:
+    """The trails and the pool of one collector's games. The emulator must be able to save single games."""
+
+    def __init__(self, emulator: Emulator, share: float, rng: np.random.Generator) -> None:
+        assert emulator.game_type is not None
+        self._emulator = emulator
+        self._share = share
+        self._rng = rng
+        num_games = emulator.num_games
+        self._trail = np.zeros((num_games, TRAIL_LENGTH), emulator.game_type)
+        self._trail_decisions = np.full((num_games, TRAIL_LENGTH), _NOWHERE)  # when each moment was
+        self._pool = np.zeros(POOL_SIZE, emulator.game_type)
+        self._num_deaths = 0
+
+    def follow(self, num_decisions: npt.NDArray[np.int32], playing: npt.NDArray[np.bool_]) -> None:
+        """Save those games whose moment has come."""
+        due = np.flatnonzero(playing & (num_decisions % SPACING == 0))
+        places = num_decisions[due] // SPACING % TRAIL_LENGTH
+        self._trail[due, places] = self._emulator.save_games(due)
+        self._trail_decisions[due, places] = num_decisions[due]
+
+    def note_deaths(self, num_decisions: npt.NDArray[np.int32], died: npt.NDArray[np.bool_]) -> None:
+        """Put a moment from before each of these deaths into the pool."""
+        for game in np.flatnonzero(died):
+            leads = num_decisions[game] - self._trail_decisions[game]
+            is_candidate = (leads >= SHORTEST_LEAD) & (leads <= LONGEST_LEAD) & (self._trail_decisions[game] >= 0)
+            candidates = np.flatnonzero(is_candidate)
+            if len(candidates):
+                self._pool[self._num_deaths % POOL_SIZE] = self._trail[game, self._rng.choice(candidates)]
+                self._num_deaths += 1
+
+    def begin(self, restarting: npt.NDArray[np.bool_], pictures: FrameArray, tick: int) -> npt.NDArray[np.bool_]:
+        """Of the games that begin an episode, which practise: they are put to where they begin, and drawn."""
+        self._trail_decisions[restarting] = _NOWHERE
+        practises = restarting & (self._rng.random(len(restarting)) < self._share) & (self._num_deaths > 0)
+        for game in np.flatnonzero(practises):
+            moment = self._rng.integers(min(self._num_deaths, POOL_SIZE))
+            self._emulator.load_game(int(game), self._pool[moment], pictures, tick)
+        return practises
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "trail": base64.b64encode(self._trail.tobytes()).decode(),
+            "trail_decisions": self._trail_decisions.tolist(),
+            "pool": base64.b64encode(self._pool.tobytes()).decode(),
+            "num_deaths": self._num_deaths,
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        for name, array in (("trail", self._trail), ("pool", self._pool)):
+            array[:] = np.frombuffer(base64.b64decode(state[name]), array.dtype).reshape(array.shape)
+        self._trail_decisions[:] = state["trail_decisions"]
+        self._num_deaths = state["num_deaths"]
+        self._rng.bit_generator.state = state["rng"]

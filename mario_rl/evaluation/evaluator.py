@@ -1,0 +1,204 @@
+"""The evaluator: a child process that plays test episodes with weights it is sent, while training goes on.
+
+The main loop asks and goes on; a thread of the learner process sends the weights, waits for the answer and wakes the
+main loop. The child has a lower priority than training. In serial mode the main loop plays the test itself, so that
+all happens in one fixed order.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import load, save
+
+from mario_rl.child_processes import ready_for_children, use_one_thread
+from mario_rl.environment.episodes import TaskRules
+from mario_rl.evaluation.playing import Evaluation, evaluate
+from mario_rl.network import NetworkShape, QNetwork
+
+logger = logging.getLogger(__name__)
+
+# A policy that does not clear the level from half of the starts is not worth a hundred episodes more.
+STICKY_FROM_CLEAR_RATE = 0.5
+# Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
+NICENESS = 5
+
+
+class EvaluatorSetup(NamedTuple):
+    """Everything the evaluator is told at its start."""
+
+    task: TaskRules
+    network: NetworkShape
+    seed: int
+
+
+class Request(NamedTuple):
+    """A policy to be tested, and when it was made."""
+
+    decisions: int
+    minutes: float
+    weights: bytes  # safetensors
+
+
+class Result(NamedTuple):
+    """A request and its answer."""
+
+    request: Request
+    evaluation: Evaluation
+
+
+def run_evaluator(setup: EvaluatorSetup, connection: "Connection[Evaluation, Request]") -> None:
+    """The target of the evaluator process: answer requests until the learner hangs up."""
+    use_one_thread()
+    os.nice(NICENESS)
+    try:
+        while True:
+            connection.send(_answer(setup, connection.recv()))
+    except (EOFError, BrokenPipeError):
+        pass  # the run is over
+    finally:
+        connection.close()
+
+
+def _answer(setup: EvaluatorSetup, request: Request) -> Evaluation:
+    network = QNetwork(setup.network).eval().requires_grad_(False)
+    network.load_state_dict(unpack_weights(request.weights))
+    return evaluate(network, setup.task, setup.seed, sticky_from_clear_rate=STICKY_FROM_CLEAR_RATE)
+
+
+class EvaluatorProcess:
+    """The learner's side of the child process. Used by the main loop; owns one thread."""
+
+    def __init__(self, context: SpawnContext, setup: EvaluatorSetup, on_result: Callable[[], None]) -> None:
+        self._context = context
+        self._setup = setup
+        self._on_result = on_result
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._busy = False
+        self._starting = threading.RLock()  # a signal handler's `kill` may interrupt `stop` in the same thread
+        self._process: SpawnProcess | None = None
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="evaluation", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the child follows with the first request."""
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request."""
+        return not self._busy
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `take_result` would return one."""
+        return not self._results.empty()
+
+    def request(self, decisions: int, minutes: float, state: dict[str, torch.Tensor]) -> None:
+        """Ask for an evaluation of these weights. Only when idle."""
+        self._busy = True
+        self._requests.put(Request(decisions, minutes, pack_weights(state)))
+
+    def take_result(self) -> Result | None:
+        """The next answer, if there is one."""
+        try:
+            return self._results.get_nowait()
+        except queue.Empty:
+            return None
+
+    def stop(self) -> None:
+        """End the child, whatever it is doing, and the thread."""
+        self._ending = True
+        self._requests.put(None)
+        self.kill()  # it holds nothing that could be lost
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def kill(self) -> None:
+        """End the child at once, for a second Ctrl-C."""
+        with self._starting:
+            if self._process is not None:
+                self._process.kill()
+
+    def _run(self) -> None:
+        connection = None
+        while (request := self._requests.get()) is not None:
+            connection = connection or self._start_child()
+            if connection is None:
+                return
+            try:
+                connection.send(request)
+                evaluation = connection.recv()
+            except (EOFError, OSError):
+                if not self._ending:
+                    logger.warning("The evaluator process has ended; training goes on without evaluation.")
+                break
+            self._results.put(Result(request, evaluation))
+            self._busy = False
+            self._on_result()
+        if connection is not None and self._process is not None:
+            connection.close()
+            self._process.join()
+
+    def _start_child(self) -> "Connection[Request, Evaluation] | None":
+        """Our end of the child's pipe; None when the run is ending already."""
+        with self._starting:
+            if self._ending:
+                return None
+            ours, theirs = self._context.Pipe()
+            with ready_for_children():
+                self._process = self._context.Process(
+                    target=run_evaluator, args=(self._setup, theirs), name="evaluator", daemon=True
+                )
+                self._process.start()
+            theirs.close()  # now the child holds the only other end: when it dies, we read end-of-file
+            return ours
+
+
+class InlineEvaluator:
+    """Plays the test episodes itself, at once. For serial mode."""
+
+    def __init__(self, setup: EvaluatorSetup) -> None:
+        self._setup = setup
+        self._results: list[Result] = []
+        self.is_idle = True
+
+    def start(self) -> None:
+        """Nothing runs by itself here."""
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `take_result` would return one."""
+        return bool(self._results)
+
+    def request(self, decisions: int, minutes: float, state: dict[str, torch.Tensor]) -> None:
+        """Evaluate these weights."""
+        request = Request(decisions, minutes, pack_weights(state))
+        self._results.append(Result(request, _answer(self._setup, request)))
+
+    def take_result(self) -> Result | None:
+        """The next answer, if there is one."""
+        return self._results.pop(0) if self._results else None
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+    def kill(self) -> None:
+        """Nothing to end."""
+
+
+def pack_weights(state: dict[str, torch.Tensor]) -> bytes:
+    """A copy of the weights that can travel."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
+
+
+def unpack_weights(weights: bytes) -> dict[str, torch.Tensor]:
+    """The other way round."""
+    return load(weights)

@@ -1,0 +1,127 @@
+"""Evaluation: how often a policy clears its level, playing greedily.
+
+A greedy policy in a deterministic game has few distinct episodes, so there are two tests: one episode from each of the
+31 starts (after 0 to 30 idle frames), and 100 episodes in which every action is, with a chance of 0.1, replaced by the
+one before ("sticky actions"). All episodes of a test are played side by side: one policy call and one emulator call a
+tick. Used by the evaluator process and by the command `evaluate`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mario_rl.emulation.emulator import NO_RESTART, make_emulator
+from mario_rl.emulation.rules import Level
+from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.environment.episodes import TaskRules
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.network import QNetwork, scale_pictures
+
+NUM_STARTS = 31
+STICKY_PROBABILITY = 0.1
+NUM_STICKY_EPISODES = 100
+
+
+class Episode(NamedTuple):
+    """How one episode of a test went."""
+
+    cleared: bool
+    distance: int
+    reward: float  # raw, as gym-super-mario-bros counts it
+    decisions: int
+
+
+class Evaluation(NamedTuple):
+    """Both tests of one policy on one level."""
+
+    level: Level
+    starts: list[Episode]
+    sticky: list[Episode]
+
+    @property
+    def clear_rate(self) -> float:
+        """From the different starts."""
+        return _mean([episode.cleared for episode in self.starts])
+
+    @property
+    def sticky_clear_rate(self) -> float:
+        """With sticky actions; 0 where that test was left out."""
+        return _mean([episode.cleared for episode in self.sticky])
+
+    @property
+    def mean_distance(self) -> float:
+        """From the different starts."""
+        return _mean([episode.distance for episode in self.starts])
+
+    @property
+    def mean_reward(self) -> float:
+        """From the different starts."""
+        return _mean([episode.reward for episode in self.starts])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def evaluate(
+    network: QNetwork,
+    task: TaskRules,
+    seed: int,
+    sticky_episodes: int = NUM_STICKY_EPISODES,
+    sticky: float = STICKY_PROBABILITY,
+    sticky_from_clear_rate: float = 0.0,
+) -> Evaluation:
+    """Both tests, the second only from some clear rate in the first; `network` is in eval mode."""
+    rng = np.random.default_rng(seed)
+    level = Level(task.world, task.stage)
+    starts = play_episodes(network, task, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng)
+    evaluation = Evaluation(level, starts, [])
+    if not sticky_episodes or evaluation.clear_rate < sticky_from_clear_rate:
+        return evaluation
+    idle_frames = rng.integers(NUM_STARTS, size=sticky_episodes, dtype=np.int32)
+    return evaluation._replace(sticky=play_episodes(network, task, idle_frames, sticky, rng))
+
+
+@torch.inference_mode()
+def play_episodes(
+    network: QNetwork, task: TaskRules, idle_frames: npt.NDArray[np.int32], sticky: float, rng: np.random.Generator
+) -> list[Episode]:
+    """One episode for each entry of `idle_frames`, all at once."""
+    num_games = len(idle_frames)
+    joypad = np.array(ACTION_SETS[task.actions], np.uint8)
+    emulator = make_emulator(task.emulator, Level(task.world, task.stage), num_games)
+    outcomes = emulator.outcomes
+    pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
+    emulator.step(np.zeros(num_games, np.uint8), task.frame_skip, idle_frames, pictures, 0)
+    stacks = np.repeat(pictures, STACK_SIZE, axis=1)
+    playing = np.ones(num_games, np.bool_)
+    cleared = np.zeros(num_games, np.bool_)
+    distance = outcomes.x.copy()
+    reward = np.zeros(num_games)
+    decisions = np.zeros(num_games, np.int64)
+    progress_decisions = np.zeros(num_games, np.int64)
+    actions = np.zeros(num_games, np.int64)
+    try:
+        while playing.any():
+            chosen = actions.copy()
+            chosen[playing] = network(scale_pictures(torch.from_numpy(stacks[playing]))).argmax(dim=1).numpy()
+            actions = np.where((rng.random(num_games) < sticky) & (decisions > 0), actions, chosen)
+            # Who is done costs a copy of the level's start instead of four frames.
+            restarts = np.where(playing, np.int32(NO_RESTART), np.int32(0))
+            emulator.step(joypad[actions], task.frame_skip, restarts, pictures, 0)
+            stacks[:, :-1] = stacks[:, 1:]
+            stacks[:, -1:] = pictures
+            reward[playing] += outcomes.reward[playing]
+            decisions[playing] += 1
+            cleared |= playing & outcomes.flag
+            grown = playing & (outcomes.x > distance)
+            distance[grown] = outcomes.x[grown]
+            progress_decisions[grown] = decisions[grown]
+            playing &= ~outcomes.done & (decisions - progress_decisions < task.no_progress_decisions)
+    finally:
+        emulator.close()
+    columns = (cleared.tolist(), distance.tolist(), reward.tolist(), decisions.tolist())
+    return [Episode(*values) for values in zip(*columns, strict=True)]

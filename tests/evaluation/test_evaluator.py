@@ -1,0 +1,89 @@
+"""The evaluator process: real children, real pipes."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator, pack_weights
+from mario_rl.evaluation.playing import evaluate
+from mario_rl.network import NetworkShape
+from tests.evaluation.test_playing import RUN, TASK, _network
+
+SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4)
+
+
+@pytest.fixture
+def evaluator():
+    assert choose_emulator("fast", print) == "fast"  # compiled, as in a session
+    arrived = threading.Semaphore(0)
+    made = EvaluatorProcess(multiprocessing.get_context("spawn"), SETUP, arrived.release)
+    made.arrived = arrived
+    made.start()
+    yield made
+    made.stop()
+
+
+def _children():
+    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_the_child_answers_what_the_same_test_gives_here_and_can_be_asked_again(evaluator):
+    assert evaluator.is_idle
+    assert not _children()  # nothing is started before it is needed
+    for decisions, network in ((1_000, _network(RUN)), (2_000, _network(seed=3))):
+        evaluator.request(decisions, 1.5, network.state_dict())
+        assert not evaluator.is_idle
+        assert evaluator.arrived.acquire(timeout=60)
+        assert evaluator.is_idle
+        assert evaluator.has_results
+        result = evaluator.take_result()
+        assert result.request == (decisions, 1.5, pack_weights(network.state_dict()))
+        assert result.evaluation == evaluate(network, TASK, SETUP.seed, sticky_episodes=0)
+        assert evaluator.take_result() is None
+
+
+def test_a_stop_does_not_wait_for_the_answer(evaluator):
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    while not _children():
+        time.sleep(0.01)
+    begun = time.monotonic()
+    evaluator.stop()
+    assert time.monotonic() - begun < 3
+    assert not _children()
+
+
+def test_a_child_that_is_killed_ends_evaluation_with_a_word_and_nothing_else(evaluator, caplog):
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    while not _children():
+        time.sleep(0.01)
+    os.kill(_children()[0].pid, signal.SIGKILL)
+    evaluator._thread.join(10)
+    assert not evaluator._thread.is_alive()
+    assert "training goes on without evaluation" in caplog.text
+    assert not evaluator.is_idle  # so that nobody asks again
+
+
+def test_the_child_ends_when_the_learner_is_gone(evaluator):
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    assert evaluator.arrived.acquire(timeout=60)
+    (child,) = _children()
+    evaluator._requests.put(None)  # the thread hangs up, as a dead learner would
+    psutil.wait_procs([child], timeout=5)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_serial_mode_answers_at_once():
+    evaluator = InlineEvaluator(SETUP)
+    evaluator.start()
+    network = _network(RUN)
+    evaluator.request(7, 0.5, network.state_dict())
+    assert evaluator.has_results
+    assert evaluator.take_result().evaluation == evaluate(network, TASK, SETUP.seed, sticky_episodes=0)
+    assert evaluator.take_result() is None
+    evaluator.stop()

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+
+from mario_rl.emulation.emulator import NO_RESTART, make_emulator
+from mario_rl.emulation.rules import Level
+from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.environment.episodes import TaskRules
+from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate, play_episodes
+from mario_rl.network import NetworkShape, QNetwork
+
+TASK = TaskRules(
+    world=1,
+    stage=1,
+    actions="simple",
+    emulator="fast",
+    frame_skip=4,
+    noop_start_max_frames=30,
+    no_progress_decisions=25,
+    reward_scale=1.0,
+    flag_bonus=0.0,
+    practice_share=0.0,
+)
+NOOP, RUN, LEFT = 0, 3, 6
+
+
+def _network(action=None, seed=0):
+    """A network that always wants the same action, or one that wants whatever its first weights say."""
+    torch.manual_seed(seed)
+    network = QNetwork(NetworkShape((4, 8, 8), 16, 7)).eval().requires_grad_(False)
+    if action is not None:
+        network.advantage.bias[action] = 100.0
+    return network
+
+
+def _by_hand(action, idle_frames):
+    """One game, step by step."""
+    emulator = make_emulator("fast", Level(1, 1), 1)
+    pictures = np.empty((1, 1, 84, 84), np.uint8)
+    emulator.step(np.zeros(1, np.uint8), 4, np.array([idle_frames], np.int32), pictures, 0)
+    distance, reward, decisions = int(emulator.outcomes.x[0]), 0.0, 0
+    while True:
+        emulator.step(
+            np.array([ACTION_SETS["simple"][action]], np.uint8), 4, np.full(1, NO_RESTART, np.int32), pictures, 0
+        )
+        reward += float(emulator.outcomes.reward[0])
+        decisions += 1
+        distance = max(distance, int(emulator.outcomes.x[0]))
+        if emulator.outcomes.done[0]:
+            emulator.close()
+            return Episode(False, distance, reward, decisions)
+
+
+def test_every_game_of_the_batch_plays_its_own_episode_to_its_own_end():
+    starts = np.array([0, 7, 30], np.int32)
+    episodes = play_episodes(_network(RUN), TASK, starts, 0.0, np.random.default_rng(0))
+    assert episodes == [_by_hand(RUN, idle) for idle in starts]
+
+
+def test_who_gets_no_further_is_stopped():
+    (episode,) = play_episodes(_network(LEFT), TASK, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
+    assert episode.decisions == TASK.no_progress_decisions
+    assert not episode.cleared
+
+
+class _Recorder(QNetwork):
+    """Wants another action at every call, and keeps what it saw."""
+
+    def forward(self, pictures):
+        self.seen = [*getattr(self, "seen", []), pictures.clone()]
+        return torch.nn.functional.one_hot(torch.full((len(pictures),), len(self.seen) % 5), 7).float()
+
+
+def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed():
+    def play(sticky, seed):
+        network = _Recorder(NetworkShape((4, 8, 8), 16, 7)).eval()
+        return play_episodes(network, TASK, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
+
+    assert len(set(play(0.0, 1))) == 1  # without them, a greedy policy has one episode
+    assert play(0.5, 1) == play(0.5, 1)
+    assert play(0.5, 1) != play(0.5, 2)
+    assert len(set(play(0.5, 1))) > 1
+
+
+def test_the_network_sees_the_stack_that_training_sees():
+    network = _Recorder(NetworkShape((4, 8, 8), 16, 7)).eval()
+    play_episodes(network, TASK, np.array([3], np.int32), 0.0, np.random.default_rng(0))
+    emulator = make_emulator("fast", Level(1, 1), 1)
+    picture = np.empty((1, 1, 84, 84), np.uint8)
+    emulator.step(np.zeros(1, np.uint8), 4, np.array([3], np.int32), picture, 0)
+    stack = [picture[0, 0].copy()] * 4  # an episode's first picture fills its stack
+    for tick in range(6):
+        seen = ((network.seen[tick][0].numpy() + 1) * 127.5).round().astype(np.uint8)
+        assert np.array_equal(seen, np.stack(stack)), tick
+        action = (tick + 1) % 5
+        emulator.step(
+            np.array([ACTION_SETS["simple"][action]], np.uint8), 4, np.full(1, NO_RESTART, np.int32), picture, 0
+        )
+        stack = [*stack[1:], picture[0, 0].copy()]
+    emulator.close()
+
+
+def test_an_evaluation_plays_each_start_once_and_sticky_episodes_only_when_they_are_worth_it():
+    evaluation = evaluate(_network(RUN), TASK, seed=1, sticky_episodes=3)
+    assert (len(evaluation.starts), len(evaluation.sticky)) == (NUM_STARTS, 3)
+    assert evaluation.clear_rate == 0.0
+    assert evaluation.mean_distance == pytest.approx(np.mean([episode.distance for episode in evaluation.starts]))
+    assert not evaluate(_network(RUN), TASK, seed=1, sticky_from_clear_rate=0.5).sticky
+
+
+def test_the_rates_are_shares_of_their_own_test():
+    won, lost = Episode(True, 3_161, 3_000.0, 250), Episode(False, 600, 500.0, 60)
+    evaluation = Evaluation(Level(1, 1), [won, won, lost, won], [won, lost])
+    assert (evaluation.clear_rate, evaluation.sticky_clear_rate) == (0.75, 0.5)
+    assert evaluation.mean_reward == pytest.approx(2_375.0)

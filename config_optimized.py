@@ -10,6 +10,7 @@ import os
 
 # --- The game ---------------------------------------------------------------------------------------------------------
 WORLD, STAGE = 1, 1  # which level: worlds 1-8, stages 1-4
+LEVELS: list[tuple[int, int]] = []  # several at once instead, as in [(1, 1), (1, 2)]: emulators take them in turn
 ACTIONS = "simple"  # "right_only" (5 actions), "simple" (7) or "complex" (12): fewer actions learn faster
 EMULATOR = "fast"  # "fast" is ours, compiled at the first start; "nes_py" is what it was checked against, 50x slower
 FRAME_SKIP = 4  # frames an action is held: 15 decisions a second are enough for Mario, and 4x cheaper than 60
@@ -27,7 +28,7 @@ REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together:
 WHEN_RING_FULL = "wait"  # "wait" loses nothing; "drop" keeps the game going and counts what is lost
 
 # --- Exploration ------------------------------------------------------------------------------------------------------
-EPSILON_DECAY_DECISIONS = 50_000  # from 1 down to each emulator's own epsilon, linearly
+EPSILON_DECAY_DECISIONS = 25_000  # from 1 down to each emulator's own epsilon, linearly
 EPSILON_LADDER_LOW = 0.01  # the calmest emulator plays nearly greedily ...
 EPSILON_LADDER_HIGH = 0.2  # ... while the wildest still explores; the others lie between, in equal ratios
 EXPLORE_RIGHT_PROBABILITY = 0.75  # share of random actions that hold "right": the flag is on the right
@@ -44,7 +45,9 @@ BATCH_SIZE = 512  # was 256; one forward and backward of this size is a micro-ba
 GRADIENT_ACCUMULATION_STEPS = 4  # micro-batches an optimizer step: 4 x 512 = an effective batch of 2,048
 TRAINING_WORKERS = 1  # one worker that makes four steps a sample call starves nobody; four workers fight for the GIL
 TRAINING_STEPS_PER_SAMPLE = 4  # micro-batches drawn by one sample call; no experience is used twice because of it
-LEARNING_RATE = 3e-4  # Adam's; lower it (1e-4) when the loss is unstable
+LEARNING_RATE = 1e-3  # Adam's at the start ...
+FINAL_LEARNING_RATE = 1e-4  # ... and after LEARNING_RATE_DECAY_DECISIONS: large steps learn fast, small ones hold still
+LEARNING_RATE_DECAY_DECISIONS = 300_000  # in equal ratios
 ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise make huge steps
 MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
 GAMMA = 0.9  # looks about 10 decisions ahead, 0.7 s: as far as a jump
@@ -93,8 +96,9 @@ _COLLECTORS = max(1, min(_CORES // 12, 8))
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # 1,400 instead of 560 samples/s on a core (docs/benchmarks.md)
     "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
-    "BATCH_SIZE": 128,  # larger batches are no faster a sample on a CPU, only rarer updates
-    "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 128 samples, 6,400 decisions
+    "BATCH_SIZE": 64,  # larger batches are hardly faster a sample on a CPU, and fewer updates learn less
+    "REPLAY_RATIO": 4.0,  # the learner is the limit: new experience teaches more than old one once more
+    "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 64 samples, 6,400 decisions
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit
     "NUM_PROCESSES": _COLLECTORS,  # from the core count, above
     "ENVS_PER_PROCESS": 8,  # eight streams from few processes: more variety in replay, one policy call for all

@@ -34,11 +34,11 @@ def run(quick: bool) -> StudyResult:
     level = Level(1, 1)
     scale = 1 if quick else 3
     players = {
-        "nes-py, 1 game": _Player(make_emulator("nes_py", level, 1), 12 * scale),
-        "fast, 1 game": _Player(make_emulator("fast", level, 1), 600 * scale),
-        "fast, 16 games": _Player(make_emulator("fast", level, NUM_GAMES), 40 * scale),
-        "fast, 128 games": _Player(make_emulator("fast", level, MANY_GAMES), 8 * scale),
-        "fast, 128 games, 2 threads": _Player(make_emulator("fast", level, MANY_GAMES, 2), 16 * scale),
+        "nes-py, 1 game": _Player(make_emulator("nes_py", [level]), 12 * scale),
+        "fast, 1 game": _Player(make_emulator("fast", [level]), 600 * scale),
+        "fast, 16 games": _Player(make_emulator("fast", [level] * NUM_GAMES), 40 * scale),
+        "fast, 128 games": _Player(make_emulator("fast", [level] * MANY_GAMES), 8 * scale),
+        "fast, 128 games, 2 threads": _Player(make_emulator("fast", [level] * MANY_GAMES, 2), 16 * scale),
     }
     variants: dict[str, Callable[[], float]] = {name: player.decisions_per_second for name, player in players.items()}
     processes = _TwoProcesses(level, MANY_GAMES // 2, 16 * scale)
@@ -132,7 +132,7 @@ class _TwoProcesses:
 
 
 def _play_when_told(connection: Connection, level: Level, num_games: int, num_steps: int) -> None:
-    player = _Player(make_emulator("fast", level, num_games), num_steps)
+    player = _Player(make_emulator("fast", [level] * num_games), num_steps)
     while connection.recv():
         connection.send(player.decisions_per_second())
 

@@ -14,7 +14,7 @@ from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.errors import UserError
-from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate
+from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate, summarise
 from mario_rl.plotting import plot, read_curve
 from mario_rl.policies import Policy, read_policy
 from mario_rl.recording import record
@@ -27,7 +27,7 @@ class EvaluateWishes(NamedTuple):
     """What the command line asks `evaluate` for."""
 
     model: Path
-    level: Level | None  # None: the one the model was trained on
+    level: Level | None  # None: those the model was trained on
     sticky_episodes: int
     sticky: float
     seed: int | None  # None: one that nobody has seen
@@ -37,14 +37,17 @@ class EvaluateWishes(NamedTuple):
 def run_evaluate(wishes: EvaluateWishes) -> int:
     """Test a model, print a table, and write JSON where asked to."""
     policy = read_policy(wishes.model)
-    level = wishes.level or policy.level
     seed = secrets.randbits(32) if wishes.seed is None else wishes.seed
-    task = _task(policy, level)
-    evaluation = evaluate(policy.network(), task, seed, wishes.sticky_episodes, wishes.sticky)
-    RichConsole().print(_table(wishes, evaluation, seed))
+    levels = policy.levels if wishes.level is None else (wishes.level,)
+    task = _task(policy)
+    evaluations = [
+        evaluate(policy.network(), task, level, seed, wishes.sticky_episodes, wishes.sticky) for level in levels
+    ]
+    for evaluation in evaluations:
+        RichConsole().print(_table(wishes, evaluation, seed))
     if wishes.json is not None:
         try:
-            wishes.json.write_text(json.dumps(_as_json(wishes, evaluation, seed), indent=2) + "\n")
+            wishes.json.write_text(json.dumps(_as_json(wishes, evaluations, seed), indent=2) + "\n")
         except OSError as error:
             raise UserError(
                 f"{wishes.json} cannot be written ({error.strerror}): choose another --json file."
@@ -64,8 +67,8 @@ class RecordWishes(NamedTuple):
 def run_record(wishes: RecordWishes) -> int:
     """Film one greedy episode."""
     policy = read_policy(wishes.model)
-    level = wishes.level or policy.level
-    if _task(policy, level).emulator != "fast":
+    level = wishes.level or policy.levels[0]
+    if _task(policy).emulator != "fast":
         raise UserError("record needs the fast emulator: pip install -r requirements.txt")
     film = record(
         policy.network(), level, policy.actions, policy.frame_skip, wishes.out, idle_frames=wishes.idle_frames
@@ -83,12 +86,11 @@ def run_plot(project: Path, names: list[str], out: Path) -> int:
     return 0
 
 
-def _task(policy: Policy, level: Level) -> TaskRules:
+def _task(policy: Policy) -> TaskRules:
     check_rom("fast")
     use_one_thread()
     return TaskRules(
-        world=level.world,
-        stage=level.stage,
+        levels=policy.levels,
         actions=policy.actions,
         emulator=choose_emulator("fast", Console().line),
         frame_skip=policy.frame_skip,
@@ -101,8 +103,7 @@ def _task(policy: Policy, level: Level) -> TaskRules:
 
 
 def _table(wishes: EvaluateWishes, evaluation: Evaluation, seed: int) -> Table:
-    level = f"{evaluation.level.world}-{evaluation.level.stage}"
-    table = Table(title=f"{wishes.model.name} on level {level}", caption=f"seed {seed}")
+    table = Table(title=f"{wishes.model.name} on level {evaluation.level}", caption=f"seed {seed}")
     for column in ("test", "episodes", "cleared", "clear rate", "mean distance", "mean reward", "mean decisions"):
         table.add_column(column, justify="left" if column == "test" else "right")
     _add_row(table, f"starts after 0-{NUM_STARTS - 1} idle frames", evaluation.starts)
@@ -118,18 +119,20 @@ def _add_row(table: Table, name: str, episodes: list[Episode]) -> None:
     table.add_row(name, str(count), str(cleared), f"{cleared / count:.0%}", *(f"{mean:,.0f}" for mean in means))
 
 
-def _as_json(wishes: EvaluateWishes, evaluation: Evaluation, seed: int) -> dict[str, Any]:
+def _as_json(wishes: EvaluateWishes, evaluations: list[Evaluation], seed: int) -> dict[str, Any]:
+    total = summarise(evaluations)
     return {
         "model": wishes.model.name,
-        "level": f"{evaluation.level.world}-{evaluation.level.stage}",
+        "levels": [str(evaluation.level) for evaluation in evaluations],
         "seed": seed,
-        "clear_rate": evaluation.clear_rate,
+        "clear_rate": total.clear_rate,
         "sticky": wishes.sticky,
-        "sticky_clear_rate": evaluation.sticky_clear_rate if evaluation.sticky else None,
-        "mean_distance": evaluation.mean_distance,
-        "mean_reward": evaluation.mean_reward,
+        "sticky_clear_rate": total.sticky_clear_rate,
+        "mean_distance": total.mean_distance,
+        "mean_reward": total.mean_reward,
         "episodes": [
-            {"test": test, **episode._asdict()}
+            {"level": str(evaluation.level), "test": test, **episode._asdict()}
+            for evaluation in evaluations
             for test, episodes in (("starts", evaluation.starts), ("sticky", evaluation.sticky))
             for episode in episodes
         ],

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from mario_rl.emulation.rules import Level
 from mario_rl.errors import UserError
 
 OVERRIDES_NAME = "CPU_OVERRIDES"
@@ -40,6 +41,7 @@ class Between:
 
 Positive = Between(1, 10**9)
 Probability = Between(0.0, 1.0)
+Levels = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Settings:
 
     world: Annotated[int, Between(1, 8)]
     stage: Annotated[int, Between(1, 4)]
+    levels: Levels
     actions: Literal["right_only", "simple", "complex"]
     emulator: Literal["fast", "nes_py"]
     frame_skip: Annotated[int, Between(1, 16)]
@@ -79,6 +82,8 @@ class Settings:
     training_workers: Annotated[int, Between(1, 1)]
     training_steps_per_sample: Annotated[int, Between(1, 1024)]
     learning_rate: Annotated[float, Between(1e-9, 1.0)]
+    final_learning_rate: Annotated[float, Between(1e-9, 1.0)]
+    learning_rate_decay_decisions: Annotated[int, Positive]
     adam_epsilon: Annotated[float, Between(1e-12, 1.0)]
     max_gradient_norm: Annotated[float, Between(1e-6, 1e6)]
     gamma: Annotated[float, Probability]
@@ -113,6 +118,11 @@ class Settings:
     lock_warn_milliseconds: Annotated[float, Between(0.0, 1e6)]
     lock_warn_ratio: Annotated[float, Probability]
     seed: Annotated[int, Between(0, 2**63 - 1)]
+
+    @property
+    def levels_played(self) -> tuple[Level, ...]:
+        """LEVELS, or the one level that WORLD and STAGE name."""
+        return tuple(Level(*pair) for pair in self.levels) or (Level(self.world, self.stage),)
 
     @property
     def num_streams(self) -> int:
@@ -260,6 +270,8 @@ def _check(hint: Any, value: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError("must be True or False.")
         return value
+    if hint == Levels:
+        return _check_levels(value)
     if get_origin(hint) is tuple:
         length = len(get_args(hint))
         if not isinstance(value, tuple | list) or len(value) != length:
@@ -280,16 +292,37 @@ def _check(hint: Any, value: Any) -> Any:
     return hint(value)
 
 
+def _check_levels(value: Any) -> Levels:
+    if not isinstance(value, tuple | list) or not all(
+        isinstance(pair, tuple | list) and len(pair) == 2 for pair in value
+    ):
+        raise ValueError("must be pairs of world and stage, as in [(1, 1), (1, 2)]; [] plays WORLD and STAGE.")
+    for world, stage in value:
+        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (world, stage))
+        if not whole or not (1 <= world <= 8 and 1 <= stage <= 4):
+            raise ValueError(f"{shown((world, stage))} is no level: worlds are 1 to 8, stages 1 to 4.")
+    return tuple((world, stage) for world, stage in value)
+
+
 def _conflicts(checked: dict[str, Any]) -> list[str]:
     """Settings that are right alone and wrong together; faulty ones are left out, with the rules that need them."""
     partial = object.__new__(Settings)
     for name, value in checked.items():
         object.__setattr__(partial, name, value)
     faults = []
-    for rule in (_steps_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
+    for rule in (_levels_fit, _steps_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
         with contextlib.suppress(AttributeError):
             faults += rule(partial)
     return faults
+
+
+def _levels_fit(s: Settings) -> list[str]:
+    if len(s.levels) <= s.num_streams:
+        return []
+    return [
+        f"LEVELS has {len(s.levels)} levels and there are {s.num_streams} emulators: raise ENVS_PER_PROCESS, so that "
+        "each level has at least one."
+    ]
 
 
 def _steps_fit(s: Settings) -> list[str]:

@@ -137,8 +137,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     context = multiprocessing.get_context("spawn")
 
     task = TaskRules(
-        world=s.world,
-        stage=s.stage,
+        levels=s.levels_played,
         actions=s.actions,
         emulator=s.emulator,
         frame_skip=s.frame_skip,
@@ -154,6 +153,8 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         accumulation_steps=s.gradient_accumulation_steps,
         steps_per_sample=s.training_steps_per_sample,
         learning_rate=s.learning_rate,
+        final_learning_rate=s.final_learning_rate,
+        learning_rate_decay_decisions=s.learning_rate_decay_decisions,
         adam_epsilon=s.adam_epsilon,
         max_gradient_norm=s.max_gradient_norm,
         target_update=s.target_update,

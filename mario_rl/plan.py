@@ -20,7 +20,7 @@ def describe_plan(plan: HardwarePlan, chosen: ChosenSettings, run_name: str, *, 
             f"{settings.num_processes} collector process{plural} with 1 thread and {settings.envs_per_process} "
             "emulators each"
         )
-    title = f"Mario RL, run {run_name}: level {settings.world}-{settings.stage}, {settings.actions} actions"
+    title = f"Mario RL, run {run_name}: level {' '.join(map(str, settings.levels_played))}, {settings.actions} actions"
     lines = [
         f"{title}, seed {settings.seed}",
         f"  device       {plan.device.type}: {plan.device_name}, {num_cores()} cores",

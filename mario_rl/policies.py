@@ -32,7 +32,7 @@ class Policy(NamedTuple):
     shape: NetworkShape
     actions: ActionSet
     frame_skip: int
-    level: Level  # that it was trained on
+    levels: tuple[Level, ...]  # that it was trained on
 
     def network(self) -> QNetwork:
         """The network, ready to act."""
@@ -46,7 +46,7 @@ def export_policy(path: Path, policy: Policy, card: dict[str, Any]) -> None:
     metadata = {
         "format": FORMAT,
         "observation": OBSERVATION,
-        "level": f"{policy.level.world}-{policy.level.stage}",
+        "levels": " ".join(map(str, policy.levels)),
         "actions": policy.actions,
         "frame_skip": str(policy.frame_skip),
         "shape": json.dumps(policy.shape._asdict()),
@@ -76,10 +76,12 @@ def read_policy(path: Path) -> Policy:
         )
     try:
         shape = _parse_shape(metadata["shape"])
-        level = Level(*(int(number) for number in metadata["level"].split("-")))
+        levels = tuple(_parse_level(text) for text in metadata["levels"].split())
         frame_skip = int(metadata["frame_skip"])
         actions: Any = metadata["actions"]
         if actions not in ACTION_SETS or len(ACTION_SETS[actions]) != shape.num_actions or not 1 <= frame_skip <= 16:
+            raise ValueError
+        if not levels:
             raise ValueError
     except (KeyError, ValueError, TypeError):
         raise PolicyError(f"{path} does not tell what it was trained for: give another model.") from None
@@ -88,7 +90,7 @@ def read_policy(path: Path) -> Policy:
         raise PolicyError(f"{path} does not hold the network that it claims to: give another model.")
     if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
         raise PolicyError(f"{path} holds weights that are not numbers: give another model.")
-    return Policy(state, shape, actions, frame_skip, level)
+    return Policy(state, shape, actions, frame_skip, levels)
 
 
 def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str, torch.Tensor]:
@@ -105,6 +107,13 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
             f"({json.dumps(shape._asdict())}): set NETWORK_CHANNELS and HIDDEN_UNITS to the model's."
         )
     return policy.state
+
+
+def _parse_level(text: str) -> Level:
+    world, stage = (int(number) for number in text.split("-"))
+    if not (1 <= world <= 8 and 1 <= stage <= 4):
+        raise ValueError
+    return Level(world, stage)
 
 
 def _parse_shape(text: str) -> NetworkShape:

@@ -120,7 +120,7 @@ def play_greedily(
     network: QNetwork, level: Level, actions: ActionSet, frame_skip: int, idle_frames: int, no_progress_decisions: int
 ) -> Iterator[Shot]:
     """One episode in the training's emulator: the idle start, then a shot a decision."""
-    with closing(make_emulator("fast", level, 1)) as emulator:
+    with closing(make_emulator("fast", [level])) as emulator:
         outcomes, ram = emulator.outcomes, emulator.ram(0)
         pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         emulator.step(np.zeros(1, np.uint8), frame_skip, np.array([idle_frames], np.int32), pictures, 0)

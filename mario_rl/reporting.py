@@ -5,6 +5,7 @@ import time
 import psutil
 
 from mario_rl.evaluation.evaluator import Result
+from mario_rl.evaluation.playing import Totals, summarise
 from mario_rl.experience import EpisodeSummary
 from mario_rl.learning.learner import LearnerFigures
 from mario_rl.pipeline import Pipeline
@@ -87,24 +88,15 @@ class Reporter:
 
     def evaluation(self, result: Result, *, is_best: bool) -> None:
         """Print the [EVAL] line and write its metrics."""
-        request, evaluation = result
-        figures = EvaluationFigures(
-            request.decisions,
-            request.minutes,
-            evaluation.clear_rate,
-            evaluation.sticky_clear_rate if evaluation.sticky else None,
-            evaluation.mean_distance,
-            evaluation.mean_reward,
-            is_best,
-        )
-        self._console.line(evaluation_line(figures))
-        metrics = {
-            "evaluation/clear_rate": evaluation.clear_rate,
-            "evaluation/distance": evaluation.mean_distance,
-            "evaluation/reward": evaluation.mean_reward,
-        }
-        if evaluation.sticky:
-            metrics["evaluation/sticky_clear_rate"] = evaluation.sticky_clear_rate
+        request, evaluations = result
+        total = summarise(evaluations)
+        self._console.line(evaluation_line(EvaluationFigures(request.decisions, request.minutes, *total, is_best)))
+        metrics = _evaluation_metrics("evaluation", total)
+        if len(evaluations) > 1:
+            for evaluation in evaluations:
+                metrics |= _evaluation_metrics(f"evaluation_{evaluation.level}", summarise([evaluation]))
+            rates = ", ".join(f"{evaluation.level} {evaluation.clear_rate:.0%}" for evaluation in evaluations)
+            self._console.line(f"[EVAL] Clear rate by level: {rates}")
         self._write(metrics, request.decisions, request.minutes)
 
     def _write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
@@ -164,6 +156,17 @@ class Reporter:
             "locks/hold_seconds": report.hold_seconds,
             "locks/contention_ratio": report.contention_ratio,
         }
+
+
+def _evaluation_metrics(group: str, total: Totals) -> Metrics:
+    metrics = {
+        f"{group}/clear_rate": total.clear_rate,
+        f"{group}/distance": total.mean_distance,
+        f"{group}/reward": total.mean_reward,
+    }
+    if total.sticky_clear_rate is not None:
+        metrics[f"{group}/sticky_clear_rate"] = total.sticky_clear_rate
+    return metrics
 
 
 def _collector_metrics(number: int, figures: CollectorFigures) -> Metrics:

@@ -50,7 +50,7 @@ class Run:
 
 def new_run(project: Path, settings: Settings) -> Run:
     """A run with a name of its own: the level and the time."""
-    stem = f"mario-{settings.world}-{settings.stage}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    stem = f"mario-{'+'.join(map(str, settings.levels_played))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     name, number = stem, 1
     while True:
         try:

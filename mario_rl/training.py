@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from mario_rl.checkpoints import CheckpointStore
-from mario_rl.emulation.rules import Level
 from mario_rl.evaluation.evaluator import Result, unpack_weights
+from mario_rl.evaluation.playing import summarise
 from mario_rl.pipeline import Pipeline
 from mario_rl.policies import Policy, export_policy
 from mario_rl.reporting import Reporter
@@ -157,6 +157,7 @@ def _train_until_done(
 
         # One round: sample calls, micro-batches, optimizer steps. Sampling happens one batch ahead in its own thread.
         if may_train():
+            learner.set_learning_rate(ledger.collected)
             ledger.add_trained(learner.train(pipeline.samples.next))
             source.limit_collection(flow.collection_limit(ledger.trained))
 
@@ -197,17 +198,18 @@ def _train_until_done(
 
 def _note_evaluation(pipeline: Pipeline, run: Run, result: Result) -> bool:
     """Keep the figures, and the policy if it is the best so far; whether it is."""
-    request, evaluation = result
-    figures = [evaluation.clear_rate, evaluation.sticky_clear_rate, evaluation.mean_distance]
+    request, evaluations = result
+    total = summarise(evaluations)
+    figures = [total.clear_rate, total.sticky_clear_rate or 0.0, total.mean_distance]
     best_before = max(pipeline.progress.evaluations, default=None)
     pipeline.progress.evaluations.append(figures)
     if best_before is not None and figures <= best_before:
         return False
     card = _card(run, request.decisions, request.minutes) | {
-        "clear_rate": evaluation.clear_rate,
-        "sticky_clear_rate": evaluation.sticky_clear_rate if evaluation.sticky else None,
-        "mean_distance": round(evaluation.mean_distance, 1),
-        "mean_reward": round(evaluation.mean_reward, 1),
+        "clear_rate": total.clear_rate,
+        "sticky_clear_rate": total.sticky_clear_rate,
+        "mean_distance": round(total.mean_distance, 1),
+        "mean_reward": round(total.mean_reward, 1),
     }
     _export(pipeline, run.best_model, unpack_weights(request.weights), card)
     return True
@@ -226,5 +228,5 @@ def _card(run: Run, decisions: int, minutes: float) -> dict[str, Any]:
 
 def _export(pipeline: Pipeline, path: Path, state: dict[str, torch.Tensor], card: dict[str, Any]) -> None:
     settings = pipeline.settings
-    level = Level(settings.world, settings.stage)
-    export_policy(path, Policy(state, pipeline.network_shape, settings.actions, settings.frame_skip, level), card)
+    policy = Policy(state, pipeline.network_shape, settings.actions, settings.frame_skip, settings.levels_played)
+    export_policy(path, policy, card)

@@ -22,7 +22,7 @@ def model(tmp_path):
     with torch.no_grad():
         network.advantage.bias[RUN] = 100.0  # run to the right, whatever is seen
     path = tmp_path / "runner.safetensors"
-    export_policy(path, Policy(network.state_dict(), SHAPE, "simple", 4, Level(1, 1)), {})
+    export_policy(path, Policy(network.state_dict(), SHAPE, "simple", 4, (Level(1, 1),)), {})
     return path
 
 
@@ -58,7 +58,7 @@ def test_evaluate_plays_another_level_when_asked_to(main, model, tmp_path):
     file = tmp_path / "result.json"
     assert main("evaluate", model, "--episodes", 0, "--world", 1, "--stage", 2, "--json", file)[0] == 0
     result = json.loads(file.read_text())
-    assert result["level"] == "1-2"
+    assert result["levels"] == ["1-2"]
     assert result["sticky_clear_rate"] is None
 
 

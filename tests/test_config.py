@@ -92,9 +92,9 @@ def test_every_setting_in_the_shipped_file_carries_a_reason():
     }
     setting_lines: dict[int, str] = {}
     for statement in ast.parse(text).body:
-        if not isinstance(statement, ast.Assign):
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
             continue
-        for target in statement.targets:
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
             for name in target.elts if isinstance(target, ast.Tuple) else [target]:
                 if name.id == "CPU_OVERRIDES":
                     setting_lines |= {key.lineno: key.value for key in statement.value.keys}

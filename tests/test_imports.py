@@ -8,10 +8,10 @@ PACKAGE = Path(__file__).parent.parent / "mario_rl"
 # Lowest first. A module may import from its own layer's package and from lower layers, never upwards.
 LAYERS = (
     ("errors", "files", "compiling", "child_processes"),
-    ("config", "films", "plotting"),
+    ("films", "plotting"),
     ("experience", "telemetry"),
     ("emulation", "network"),
-    ("environment", "channels", "replay"),
+    ("config", "environment", "channels", "replay"),
     ("collecting", "learning", "evaluation", "checkpoints", "policies", "recording", "hardware"),
     ("runs", "sources"),
     ("pipeline", "plan"),

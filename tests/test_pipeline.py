@@ -1,5 +1,7 @@
 """The whole pipeline in this process: an exact resume, weights that reach collectors, flow control."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from mario_rl.reporting import Reporter
 from mario_rl.runs import Run
 from mario_rl.telemetry.console import Console
 from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
-from mario_rl.training import Limits, train
+from mario_rl.training import Goal, Limits, train
 from tests.small_runs import small_settings
 
 
@@ -25,9 +27,9 @@ def _train(folder, settings, limits, resume=False, serial=True):
     pipeline = connect(settings, make_plan(settings, serial=serial), console, serial=serial)
     missing = pipeline.restore(store.load_newest()) if resume else []
     reporter = Reporter(console, [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)])
-    outcome = train(pipeline, limits, run, store, reporter)
+    pipeline.outcome = train(pipeline, limits, run, store, reporter)
     reporter.close()
-    assert outcome.failure is None
+    assert pipeline.outcome.failure is None
     return pipeline, missing
 
 
@@ -106,3 +108,31 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
     for name, tensor in pipeline.learner.online.state_dict().items():
         assert torch.equal(tensor, collector._weights[name]), name
     assert not torch.equal(collector._weights["features.1.running_mean"], torch.zeros(4))
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial):
+    settings = small_settings(EVALUATION_DECISIONS=80)
+    limits = Limits(epochs=10_000, decisions=20_000, goal=Goal(0.0, 0.0))  # anything is good enough
+    pipeline, _ = _train(tmp_path, settings, limits, serial=serial)
+    assert "the level is learned" in pipeline.outcome.reason
+    assert len(pipeline.progress.evaluations) == 2
+    rows = [json.loads(line) for line in (tmp_path / "checkpoints" / "metrics.jsonl").read_text().splitlines()]
+    tests = [row for row in rows if "evaluation/clear_rate" in row["metrics"]]
+    assert [row["metrics"]["evaluation/distance"] for row in tests] == pytest.approx(
+        [distance for _, _, distance in pipeline.progress.evaluations], rel=1e-5
+    )
+    assert tests[1]["decisions"] >= tests[0]["decisions"] + 80
+    card = json.loads((tmp_path / "models" / "test-best.json").read_text())
+    best = max(pipeline.progress.evaluations)
+    assert card["mean_distance"] == pytest.approx(best[2], abs=0.1)
+    assert card["decisions"] in [row["decisions"] for row in tests]
+
+
+def test_a_goal_needs_two_good_evaluations_in_a_row():
+    goal = Goal(0.95, 0.6)
+    good, poor, shaky = [1.0, 0.7, 3_160.0], [0.9, 0.7, 3_000.0], [1.0, 0.5, 3_160.0]
+    assert goal.reached([good]) is None
+    assert goal.reached([good, poor, good]) is None
+    assert goal.reached([good, shaky]) is None
+    assert "100% and 100%" in goal.reached([poor, good, good])

@@ -13,7 +13,7 @@ CARD = {"run": "mario-1-2-x", "decisions": 1_234}
 METADATA = {
     "format": FORMAT,
     "observation": OBSERVATION,
-    "level": "1-2",
+    "levels": "1-2 2-1",
     "actions": "simple",
     "frame_skip": "4",
     "shape": json.dumps(SHAPE._asdict()),
@@ -21,7 +21,7 @@ METADATA = {
 
 
 def _policy(state):
-    return Policy(state, SHAPE, "simple", 4, Level(1, 2))
+    return Policy(state, SHAPE, "simple", 4, (Level(1, 2), Level(2, 1)))
 
 
 @pytest.fixture
@@ -150,7 +150,15 @@ LARGE = json.dumps(SHAPE._replace(hidden_units=10**9)._asdict())
 @pytest.mark.parametrize(
     "change",
     [{"shape": shape} for shape in ("{", "[]", "{}", "7", json.dumps({"channels": 3}), LARGE)]
-    + [{"actions": "dance"}, {"actions": "complex"}, {"level": "one"}, {"level": "1-2-3"}, {"frame_skip": "0"}],
+    + [
+        {"actions": "dance"},
+        {"actions": "complex"},
+        {"levels": "one"},
+        {"levels": "1-2-3"},
+        {"levels": ""},
+        {"levels": "9-1"},
+        {"frame_skip": "0"},
+    ],
 )
 def test_a_model_whose_metadata_makes_no_sense_is_refused(tmp_path, network, change):
     path = tmp_path / "model.safetensors"

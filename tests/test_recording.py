@@ -122,8 +122,7 @@ def test_the_film_game_goes_through_a_cut_scene_as_the_training_emulator_does():
 
 def test_an_episode_goes_as_in_evaluation(network, tmp_path):
     task = TaskRules(
-        world=1,
-        stage=1,
+        levels=(Level(1, 1),),
         actions="simple",
         emulator="fast",
         frame_skip=4,

@@ -52,7 +52,9 @@ class Collector:
             setup.explore_max_hold,
             np.random.default_rng(acting_seed),
         )
-        self._episodes = Episodes(setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
+        self._episodes = Episodes(
+            setup.task, setup.num_envs, np.random.default_rng(episodes_seed), setup.number * setup.num_envs
+        )
         self._stacks = np.zeros((setup.num_envs, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
         # Where the picture after a chunk's last tick waits for the next chunk.
         self._pending = np.empty((setup.num_envs, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)

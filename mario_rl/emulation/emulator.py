@@ -1,8 +1,9 @@
-"""What the rest of the project knows about emulators: a batch of games of one level, stepped together.
+"""What the rest of the project knows about emulators: a batch of games, stepped together.
 
 Two implement it: `fast` (ours, compiled) and `nes_py` (the reference). Both play by the rules of `rules.py`.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -43,7 +44,7 @@ class Emulator(Protocol):
     outcomes: Outcomes
 
     def reset(self) -> None:
-        """Put every game back to the level's first frame."""
+        """Put every game back to its level's first frame."""
 
     def step(
         self,
@@ -69,7 +70,7 @@ class Emulator(Protocol):
         """All games, such that `load_state` continues them exactly."""
 
     def load_state(self, state: bytes) -> None:
-        """Continue from a saved state of the same emulator with the same level and number of games."""
+        """Continue from a saved state of the same emulator with the same levels."""
 
     @property
     def game_type(self) -> "np.dtype[np.void] | None":
@@ -79,18 +80,18 @@ class Emulator(Protocol):
         """These games as they are now."""  # [len(games)] of game_type
 
     def load_game(self, game: int, saved: np.void, pictures: FrameArray, tick: int) -> None:
-        """Put a game to a saved moment of any game of this level, with its x in `outcomes`, and draw it at `tick`."""
+        """Put a game to a saved moment of any game, with its x in `outcomes`, and draw it at `tick`."""
 
     def close(self) -> None:
         """Free everything."""
 
 
-def make_emulator(name: EmulatorName, level: Level, num_games: int, num_threads: int = 1) -> Emulator:
-    """The one place where emulators are told apart. Imports are here because numba's takes half a second."""
+def make_emulator(name: EmulatorName, levels: Sequence[Level], num_threads: int = 1) -> Emulator:
+    """A game of each of these levels. Emulators are told apart here only; numba is not imported unless it is needed."""
     if name == "fast":
         from mario_rl.emulation.fast.emulator import FastEmulator
 
-        return FastEmulator(level, num_games, num_threads)
+        return FastEmulator(levels, num_threads)
     from mario_rl.emulation.nes_py import NesPyEmulator
 
-    return NesPyEmulator(level, num_games)  # nes-py holds the GIL: further threads would only wait
+    return NesPyEmulator(levels)  # nes-py holds the GIL: further threads would only wait

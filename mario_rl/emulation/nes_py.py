@@ -8,6 +8,7 @@ saved game is its buttons since the level's first frame, which are played again.
 import contextlib
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -89,10 +90,10 @@ class _Game:
 class NesPyEmulator:
     """A batch of nes-py consoles, played one after the other."""
 
-    def __init__(self, level: Level, num_games: int) -> None:
-        self.num_games = num_games
-        self.outcomes = Outcomes.empty(num_games)
-        self._games = [_Game(level) for _ in range(num_games)]
+    def __init__(self, levels: Sequence[Level]) -> None:
+        self.num_games = len(levels)
+        self.outcomes = Outcomes.empty(self.num_games)
+        self._games = [_Game(level) for level in levels]
         self._grey = np.empty((SCREEN_HEIGHT, SCREEN_WIDTH), np.uint8)
 
     def reset(self) -> None:

@@ -42,6 +42,9 @@ class Level(NamedTuple):
     world: int  # 1-8
     stage: int  # 1-4
 
+    def __str__(self) -> str:
+        return f"{self.world}-{self.stage}"
+
 
 def player_x(ram: Ram) -> int:
     """Mario's distance from the level's start, in pixels."""

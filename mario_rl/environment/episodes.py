@@ -22,8 +22,7 @@ from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
 class TaskRules(NamedTuple):
     """What makes the task; the same in every collector."""
 
-    world: int
-    stage: int
+    levels: tuple[Level, ...]  # emulators take them in turn
     actions: ActionSet
     emulator: EmulatorName
     frame_skip: int  # frames an action is held
@@ -37,10 +36,11 @@ class TaskRules(NamedTuple):
 class Episodes:
     """Some games' succession of episodes."""
 
-    def __init__(self, rules: TaskRules, num_games: int, rng: np.random.Generator) -> None:
+    def __init__(self, rules: TaskRules, num_games: int, rng: np.random.Generator, first_stream: int = 0) -> None:
         self._rules = rules
         self._rng = rng
-        self._emulator = make_emulator(rules.emulator, Level(rules.world, rules.stage), num_games)
+        self._levels = [rules.levels[(first_stream + game) % len(rules.levels)] for game in range(num_games)]
+        self._emulator = make_emulator(rules.emulator, self._levels)
         self._joypad = np.array(ACTION_SETS[rules.actions], np.uint8)
         # Of each game's present episode.
         self._raw_rewards = np.zeros(num_games, np.float64)
@@ -115,9 +115,8 @@ class Episodes:
 
     @property
     def _format(self) -> str:
-        rules = self._rules
         practice = "practice" if self._practice is not None else "no practice"
-        return f"{self._emulator.state_format}, level {rules.world}-{rules.stage}, {len(self._over)} games, {practice}"
+        return f"{self._emulator.state_format}, levels {' '.join(map(str, self._levels))}, {practice}"
 
     def close(self) -> None:
         """Free the emulator."""

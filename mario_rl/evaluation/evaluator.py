@@ -50,10 +50,10 @@ class Result(NamedTuple):
     """A request and its answer."""
 
     request: Request
-    evaluation: Evaluation
+    evaluations: list[Evaluation]  # one a level
 
 
-def run_evaluator(setup: EvaluatorSetup, connection: "Connection[Evaluation, Request]") -> None:
+def run_evaluator(setup: EvaluatorSetup, connection: "Connection[list[Evaluation], Request]") -> None:
     """The target of the evaluator process: answer requests until the learner hangs up."""
     use_one_thread()
     os.nice(NICENESS)
@@ -66,10 +66,13 @@ def run_evaluator(setup: EvaluatorSetup, connection: "Connection[Evaluation, Req
         connection.close()
 
 
-def _answer(setup: EvaluatorSetup, request: Request) -> Evaluation:
+def _answer(setup: EvaluatorSetup, request: Request) -> list[Evaluation]:
     network = QNetwork(setup.network).eval().requires_grad_(False)
     network.load_state_dict(unpack_weights(request.weights))
-    return evaluate(network, setup.task, setup.seed, sticky_from_clear_rate=STICKY_FROM_CLEAR_RATE)
+    return [
+        evaluate(network, setup.task, level, setup.seed, sticky_from_clear_rate=STICKY_FROM_CLEAR_RATE)
+        for level in setup.task.levels
+    ]
 
 
 class EvaluatorProcess:
@@ -135,19 +138,19 @@ class EvaluatorProcess:
                 return
             try:
                 connection.send(request)
-                evaluation = connection.recv()
+                evaluations = connection.recv()
             except (EOFError, OSError):
                 if not self._ending:
                     logger.warning("The evaluator process has ended; training goes on without evaluation.")
                 break
-            self._results.put(Result(request, evaluation))
+            self._results.put(Result(request, evaluations))
             self._busy = False
             self._on_result()
         if connection is not None and self._process is not None:
             connection.close()
             self._process.join()
 
-    def _start_child(self) -> "Connection[Request, Evaluation] | None":
+    def _start_child(self) -> "Connection[Request, list[Evaluation]] | None":
         """Our end of the child's pipe; None when the run is ending already."""
         with self._starting:
             if self._ending:

@@ -62,6 +62,26 @@ class Evaluation(NamedTuple):
         return _mean([episode.reward for episode in self.starts])
 
 
+class Totals(NamedTuple):
+    """The means over all levels."""
+
+    clear_rate: float
+    sticky_clear_rate: float | None  # None where that test was left out somewhere
+    mean_distance: float
+    mean_reward: float
+
+
+def summarise(evaluations: list[Evaluation]) -> Totals:
+    """The means over all levels."""
+    tried = all(evaluation.sticky for evaluation in evaluations)
+    return Totals(
+        _mean([evaluation.clear_rate for evaluation in evaluations]),
+        _mean([evaluation.sticky_clear_rate for evaluation in evaluations]) if tried else None,
+        _mean([evaluation.mean_distance for evaluation in evaluations]),
+        _mean([evaluation.mean_reward for evaluation in evaluations]),
+    )
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
@@ -69,6 +89,7 @@ def _mean(values: Sequence[float]) -> float:
 def evaluate(
     network: QNetwork,
     task: TaskRules,
+    level: Level,
     seed: int,
     sticky_episodes: int = NUM_STICKY_EPISODES,
     sticky: float = STICKY_PROBABILITY,
@@ -76,23 +97,27 @@ def evaluate(
 ) -> Evaluation:
     """Both tests, the second only from some clear rate in the first; `network` is in eval mode."""
     rng = np.random.default_rng(seed)
-    level = Level(task.world, task.stage)
-    starts = play_episodes(network, task, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng)
+    starts = play_episodes(network, task, level, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng)
     evaluation = Evaluation(level, starts, [])
     if not sticky_episodes or evaluation.clear_rate < sticky_from_clear_rate:
         return evaluation
     idle_frames = rng.integers(NUM_STARTS, size=sticky_episodes, dtype=np.int32)
-    return evaluation._replace(sticky=play_episodes(network, task, idle_frames, sticky, rng))
+    return evaluation._replace(sticky=play_episodes(network, task, level, idle_frames, sticky, rng))
 
 
 @torch.inference_mode()
 def play_episodes(
-    network: QNetwork, task: TaskRules, idle_frames: npt.NDArray[np.int32], sticky: float, rng: np.random.Generator
+    network: QNetwork,
+    task: TaskRules,
+    level: Level,
+    idle_frames: npt.NDArray[np.int32],
+    sticky: float,
+    rng: np.random.Generator,
 ) -> list[Episode]:
     """One episode for each entry of `idle_frames`, all at once."""
     num_games = len(idle_frames)
     joypad = np.array(ACTION_SETS[task.actions], np.uint8)
-    emulator = make_emulator(task.emulator, Level(task.world, task.stage), num_games)
+    emulator = make_emulator(task.emulator, [level] * num_games)
     outcomes = emulator.outcomes
     pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
     emulator.step(np.zeros(num_games, np.uint8), task.frame_skip, idle_frames, pictures, 0)

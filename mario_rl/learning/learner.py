@@ -24,6 +24,8 @@ class LearningRules(NamedTuple):
     accumulation_steps: int  # micro-batches an optimizer step
     steps_per_sample: int  # micro-batches a sample call
     learning_rate: float
+    final_learning_rate: float
+    learning_rate_decay_decisions: int
     adam_epsilon: float
     max_gradient_norm: float
     target_update: Literal["hard", "soft"]
@@ -85,6 +87,14 @@ class Learner:
         return torch.optim.Adam(
             self.online.parameters(), lr=self.rules.learning_rate, eps=self.rules.adam_epsilon, fused=True
         )
+
+    def set_learning_rate(self, decisions: int) -> None:
+        """As the schedule wants it after so many decisions: from the first to the final rate, in equal ratios."""
+        rules = self.rules
+        share = min(1.0, decisions / rules.learning_rate_decay_decisions)
+        rate = rules.learning_rate * (rules.final_learning_rate / rules.learning_rate) ** share
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def train(self, next_sample: Callable[[], SampleBuffer]) -> int:
         """One round: draw, accumulate, step. The number of experiences trained on."""

@@ -12,14 +12,14 @@ from mario_rl.collecting.collector import Collector, CollectorSetup
 from mario_rl.collecting.exploration import EpsilonLadder, Explorer, exploration_probabilities
 from mario_rl.collecting.supervisor import Supervisor
 from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, RIGHT
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.experience import FIELDS, Mark, Rows, finished_episodes
 from mario_rl.network import NetworkShape, QNetwork
 
 TASK = TaskRules(
-    world=1,
-    stage=1,
+    levels=(Level(1, 1),),
     actions="simple",
     emulator="fast",
     frame_skip=4,

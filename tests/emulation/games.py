@@ -29,7 +29,7 @@ class Games:
     """A batch of games and its newest pictures."""
 
     def __init__(self, emulator_name, level=(1, 1), num_games=1, num_threads=1):
-        self.emulator = make_emulator(emulator_name, Level(*level), num_games, num_threads)
+        self.emulator = make_emulator(emulator_name, [Level(*level)] * num_games, num_threads)
         self.outcomes = self.emulator.outcomes
         self._newest = np.zeros((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self.pictures = self._newest[:, 0]

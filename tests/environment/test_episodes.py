@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
+from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import Episodes, TaskRules
 from mario_rl.experience import FIELDS, EpisodeSummary, Mark, Rows, finished_episodes
 from tests.emulation.games import RUN_AND_JUMP
 
 RULES = TaskRules(
-    world=1,
-    stage=1,
+    levels=(Level(1, 1),),
     actions="simple",
     emulator="fast",
     frame_skip=4,
@@ -215,5 +215,5 @@ def test_a_state_fits_the_same_emulator_level_and_number_of_games_only(episodes)
     state = episodes(num_games=2).state()
     assert episodes(num_games=2, seed=9).fits(state)
     assert not episodes(num_games=3).fits(state)
-    assert not episodes(RULES._replace(stage=2), num_games=2).fits(state)
+    assert not episodes(RULES._replace(levels=(Level(1, 2),)), num_games=2).fits(state)
     assert not episodes(RULES._replace(emulator="nes_py"), num_games=2).fits(state)

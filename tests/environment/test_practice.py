@@ -18,7 +18,7 @@ RUN_BUTTONS = 0x82
 
 @pytest.fixture
 def emulator():
-    made = make_emulator("fast", Level(1, 1), 2)
+    made = make_emulator("fast", [Level(1, 1)] * 2)
     yield made
     made.close()
 

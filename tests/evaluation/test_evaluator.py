@@ -10,10 +10,11 @@ import psutil
 import pytest
 
 from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.emulation.rules import Level
 from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator, pack_weights
 from mario_rl.evaluation.playing import evaluate
 from mario_rl.network import NetworkShape
-from tests.evaluation.test_playing import RUN, TASK, _network
+from tests.evaluation.test_playing import LEVEL, RUN, TASK, _network
 
 SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4)
 
@@ -44,7 +45,7 @@ def test_the_child_answers_what_the_same_test_gives_here_and_can_be_asked_again(
         assert evaluator.has_results
         result = evaluator.take_result()
         assert result.request == (decisions, 1.5, pack_weights(network.state_dict()))
-        assert result.evaluation == evaluate(network, TASK, SETUP.seed, sticky_episodes=0)
+        assert result.evaluations == [evaluate(network, TASK, LEVEL, SETUP.seed, sticky_episodes=0)]
         assert evaluator.take_result() is None
 
 
@@ -79,11 +80,12 @@ def test_the_child_ends_when_the_learner_is_gone(evaluator):
 
 
 def test_serial_mode_answers_at_once():
-    evaluator = InlineEvaluator(SETUP)
+    evaluator = InlineEvaluator(SETUP._replace(task=TASK._replace(levels=(LEVEL, Level(1, 2)))))
     evaluator.start()
     network = _network(RUN)
     evaluator.request(7, 0.5, network.state_dict())
     assert evaluator.has_results
-    assert evaluator.take_result().evaluation == evaluate(network, TASK, SETUP.seed, sticky_episodes=0)
+    expected = [evaluate(network, TASK, level, SETUP.seed, sticky_episodes=0) for level in (LEVEL, Level(1, 2))]
+    assert evaluator.take_result().evaluations == expected
     assert evaluator.take_result() is None
     evaluator.stop()

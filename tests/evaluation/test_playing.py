@@ -10,8 +10,7 @@ from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluat
 from mario_rl.network import NetworkShape, QNetwork
 
 TASK = TaskRules(
-    world=1,
-    stage=1,
+    levels=(Level(1, 1),),
     actions="simple",
     emulator="fast",
     frame_skip=4,
@@ -22,6 +21,7 @@ TASK = TaskRules(
     practice_share=0.0,
 )
 NOOP, RUN, LEFT = 0, 3, 6
+LEVEL = Level(1, 1)
 
 
 def _network(action=None, seed=0):
@@ -35,7 +35,7 @@ def _network(action=None, seed=0):
 
 def _by_hand(action, idle_frames):
     """One game, step by step."""
-    emulator = make_emulator("fast", Level(1, 1), 1)
+    emulator = make_emulator("fast", [Level(1, 1)])
     pictures = np.empty((1, 1, 84, 84), np.uint8)
     emulator.step(np.zeros(1, np.uint8), 4, np.array([idle_frames], np.int32), pictures, 0)
     distance, reward, decisions = int(emulator.outcomes.x[0]), 0.0, 0
@@ -53,12 +53,12 @@ def _by_hand(action, idle_frames):
 
 def test_every_game_of_the_batch_plays_its_own_episode_to_its_own_end():
     starts = np.array([0, 7, 30], np.int32)
-    episodes = play_episodes(_network(RUN), TASK, starts, 0.0, np.random.default_rng(0))
+    episodes = play_episodes(_network(RUN), TASK, LEVEL, starts, 0.0, np.random.default_rng(0))
     assert episodes == [_by_hand(RUN, idle) for idle in starts]
 
 
 def test_who_gets_no_further_is_stopped():
-    (episode,) = play_episodes(_network(LEFT), TASK, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
+    (episode,) = play_episodes(_network(LEFT), TASK, LEVEL, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
     assert episode.decisions == TASK.no_progress_decisions
     assert not episode.cleared
 
@@ -74,7 +74,7 @@ class _Recorder(QNetwork):
 def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed():
     def play(sticky, seed):
         network = _Recorder(NetworkShape((4, 8, 8), 16, 7)).eval()
-        return play_episodes(network, TASK, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
+        return play_episodes(network, TASK, LEVEL, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
 
     assert len(set(play(0.0, 1))) == 1  # without them, a greedy policy has one episode
     assert play(0.5, 1) == play(0.5, 1)
@@ -84,8 +84,8 @@ def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed():
 
 def test_the_network_sees_the_stack_that_training_sees():
     network = _Recorder(NetworkShape((4, 8, 8), 16, 7)).eval()
-    play_episodes(network, TASK, np.array([3], np.int32), 0.0, np.random.default_rng(0))
-    emulator = make_emulator("fast", Level(1, 1), 1)
+    play_episodes(network, TASK, LEVEL, np.array([3], np.int32), 0.0, np.random.default_rng(0))
+    emulator = make_emulator("fast", [Level(1, 1)])
     picture = np.empty((1, 1, 84, 84), np.uint8)
     emulator.step(np.zeros(1, np.uint8), 4, np.array([3], np.int32), picture, 0)
     stack = [picture[0, 0].copy()] * 4  # an episode's first picture fills its stack
@@ -101,11 +101,11 @@ def test_the_network_sees_the_stack_that_training_sees():
 
 
 def test_an_evaluation_plays_each_start_once_and_sticky_episodes_only_when_they_are_worth_it():
-    evaluation = evaluate(_network(RUN), TASK, seed=1, sticky_episodes=3)
+    evaluation = evaluate(_network(RUN), TASK, LEVEL, seed=1, sticky_episodes=3)
     assert (len(evaluation.starts), len(evaluation.sticky)) == (NUM_STARTS, 3)
     assert evaluation.clear_rate == 0.0
     assert evaluation.mean_distance == pytest.approx(np.mean([episode.distance for episode in evaluation.starts]))
-    assert not evaluate(_network(RUN), TASK, seed=1, sticky_from_clear_rate=0.5).sticky
+    assert not evaluate(_network(RUN), TASK, LEVEL, seed=1, sticky_from_clear_rate=0.5).sticky
 
 
 def test_the_rates_are_shares_of_their_own_test():

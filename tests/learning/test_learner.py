@@ -14,6 +14,8 @@ RULES = LearningRules(
     accumulation_steps=1,
     steps_per_sample=1,
     learning_rate=1e-3,
+    final_learning_rate=1e-4,
+    learning_rate_decay_decisions=1_000,
     adam_epsilon=1e-5,
     max_gradient_norm=10.0,
     target_update="hard",
@@ -186,3 +188,12 @@ def test_the_plain_loss_takes_over_when_compiling_fails(caplog):
     learner.train(lambda: sample)
     assert learner.num_updates == 2
     assert caplog.text.count("torch.compile failed (no compiler)") == 1
+
+
+def test_the_learning_rate_falls_in_equal_ratios_and_stays():
+    learner = Learner(SHAPE, RULES, CPU)
+    rates = []
+    for decisions in (0, 500, 1_000, 5_000):
+        learner.set_learning_rate(decisions)
+        rates.append(learner.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3, 10**-3.5, 1e-4, 1e-4])

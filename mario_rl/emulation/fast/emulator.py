@@ -5,6 +5,7 @@ several threads the games are divided among them; nothing is shared but the read
 """
 
 import hashlib
+from collections.abc import Sequence
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -43,8 +44,8 @@ hasten_area_change = compiled(rules.hasten_area_change)
 def step_games(
     consoles: npt.NDArray[np.void],  # [games]
     latest: FrameArray,  # [games, 84, 84] the picture of each
-    level_start: npt.NDArray[np.void],  # [1]
-    start_picture: FrameArray,  # [84, 84]
+    level_starts: npt.NDArray[np.void],  # [games]
+    start_pictures: FrameArray,  # [games, 84, 84]
     cartridge: Cartridge,  # [1]
     canvas: Canvas,  # [1] this thread's own
     buttons: npt.NDArray[np.uint8],
@@ -65,10 +66,10 @@ def step_games(
             reward, done, flag = _play(consoles, game, before, cartridge[0], canvas[0], buttons[game], num_frames)
             reduce_screen(canvas[0].screen, latest[game])
         elif restarts[game] == 0:
-            consoles[game] = level_start[0]
-            _copy_picture(start_picture, latest[game])
+            consoles[game] = level_starts[game]
+            _copy_picture(start_pictures[game], latest[game])
         else:
-            consoles[game] = level_start[0]
+            consoles[game] = level_starts[game]
             _play(consoles, game, before, cartridge[0], canvas[0], NOOP, restarts[game])
             reduce_screen(canvas[0].screen, latest[game])
         outcomes.reward[game] = reward
@@ -161,19 +162,28 @@ class FastConsole:
             raise RuntimeError(STRAYED)
 
 
-class FastEmulator:
-    """A batch of games of one level."""
+def _begin_level(level: Level) -> tuple[npt.NDArray[np.void], FrameArray]:
+    """The console at a level's first frame, and its picture."""  # [1], [84, 84]
+    console = FastConsole()
+    rules.skip_start_screen(console.ram.data, console.advance, level)
+    console.consoles["last_x"], console.consoles["last_time"] = player_x(console.ram), clock(console.ram)
+    picture = np.empty((FRAME_SIZE, FRAME_SIZE), np.uint8)
+    reduce_screen(console.screen, picture)
+    return console.consoles, picture
 
-    def __init__(self, level: Level, num_games: int, num_threads: int = 1) -> None:
-        console = FastConsole()
-        rules.skip_start_screen(console.ram.data, console.advance, level)
-        console.consoles["last_x"], console.consoles["last_time"] = player_x(console.ram), clock(console.ram)
-        self.num_games = num_games
+
+class FastEmulator:
+    """A batch of games, each of a level of its own."""
+
+    def __init__(self, levels: Sequence[Level], num_threads: int = 1) -> None:
+        self.num_games = num_games = len(levels)
         self.outcomes = Outcomes.empty(num_games)
-        self._level_start = console.consoles
-        self._start_picture = np.empty((FRAME_SIZE, FRAME_SIZE), np.uint8)
-        reduce_screen(console.screen, self._start_picture)
-        self._cartridge = console.cartridge
+        self._cartridge = FastConsole().cartridge
+        self._level_starts = np.empty(num_games, CONSOLE)
+        self._start_pictures = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        for level in set(levels):
+            starting = [game for game, its_level in enumerate(levels) if its_level == level]
+            self._level_starts[starting], self._start_pictures[starting] = _begin_level(level)
         self._consoles = np.empty(num_games, CONSOLE)
         self._latest = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self.reset()
@@ -190,9 +200,9 @@ class FastEmulator:
             thread.start()
 
     def reset(self) -> None:
-        """Put every game back to the level's first frame."""
-        self._consoles[:] = self._level_start
-        self._latest[:] = self._start_picture
+        """Put every game back to its level's first frame."""
+        self._consoles[:] = self._level_starts
+        self._latest[:] = self._start_pictures
 
     def step(
         self,
@@ -203,7 +213,7 @@ class FastEmulator:
         tick: int,
     ) -> None:
         """Play or restart every game, then draw it at `tick`: one compiled call, or one a thread."""
-        games = (self._consoles, self._latest, self._level_start, self._start_picture, self._cartridge)
+        games = (self._consoles, self._latest, self._level_starts, self._start_pictures, self._cartridge)
         call = (games, (buttons, num_frames, restarts, pictures, tick, self.outcomes))
         for part in self._parts:
             self._unplayed.put(part)

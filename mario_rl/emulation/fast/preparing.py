@@ -34,7 +34,7 @@ def prepare(report: Callable[[str], None]) -> None:
         begun = time.perf_counter()
         FastConsole().advance(0)
         report(f"  its processor and picture unit took {time.perf_counter() - begun:.0f} s; now the game's rules")
-        emulator = FastEmulator(Level(1, 1), num_games=1)
+        emulator = FastEmulator([Level(1, 1)])
         pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         emulator.step(np.zeros(1, np.uint8), 1, np.full(1, NO_RESTART, np.int32), pictures, 0)
         emulator.close()

@@ -300,7 +300,7 @@ def _check_levels(value: Any) -> Levels:
     for world, stage in value:
         whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (world, stage))
         if not whole or not (1 <= world <= 8 and 1 <= stage <= 4):
-            raise ValueError(f"{shown((world, stage))} is no level: worlds are 1 to 8, stages 1 to 4.")
+            raise ValueError(f"must hold worlds 1 to 8 and stages 1 to 4; {shown((world, stage))} is no level.")
     return tuple((world, stage) for world, stage in value)
 
 

@@ -212,6 +212,10 @@ def test_a_setting_that_is_missing_from_the_file_is_named():
         ("LEARNING_RATE=False", "LEARNING_RATE = False", "a number"),
         ("USE_AMP=1", "USE_AMP = 1", "True or False"),
         ("USE_AMP=yes", "USE_AMP = 'yes'", "True or False"),
+        ("LEVELS=7", "LEVELS = 7", "pairs of world and stage"),
+        ("LEVELS=[(1,1),2]", "LEVELS = [(1, 1), 2]", "pairs of world and stage"),
+        ("LEVELS=[(1,1),(1,5)]", "LEVELS = [(1, 1), (1, 5)]", "(1, 5) is no level"),
+        ("LEVELS=[(1,1.0)]", "LEVELS = [(1, 1.0)]", "is no level"),
         ("NETWORK_CHANNELS=(16,32)", "NETWORK_CHANNELS = (16, 32)", "3 whole numbers"),
         ("NETWORK_CHANNELS=(16,32,2.5)", "NETWORK_CHANNELS = (16, 32, 2.5)", "whole number"),
         ("NETWORK_CHANNELS=(16,32,0)", "NETWORK_CHANNELS = (16, 32, 0)", "between 1 and 4,096"),
@@ -261,6 +265,20 @@ def test_settings_that_are_wrong_together_give_one_sentence_with_numbers(assignm
 def test_the_remedy_that_a_conflict_names_is_enough(assignments, remedy):
     faults_of(*assignments)
     assert choose(*assignments, remedy)
+
+
+def test_levels_name_what_is_played_or_else_world_and_stage_do():
+    values = VALUES | {"WORLD": 3, "STAGE": 2}
+    alone = choose_settings(values, {}, {}, has_gpu=lambda: True).settings
+    assert [str(level) for level in alone.levels_played] == ["3-2"]
+    several = choose_settings(values, {}, {"LEVELS": [(1, 1), (4, 2)]}, has_gpu=lambda: True).settings
+    assert [str(level) for level in several.levels_played] == ["1-1", "4-2"]
+
+
+def test_every_level_needs_an_emulator():
+    values = VALUES | {"NUM_PROCESSES": 1, "ENVS_PER_PROCESS": 1, "LEVELS": [(1, 1), (1, 2)]}
+    with pytest.raises(SettingsError, match="LEVELS has 2 levels and there are 1 emulators"):
+        choose_settings(values, {}, {}, has_gpu=lambda: True)
 
 
 def test_all_faults_are_reported_at_once():

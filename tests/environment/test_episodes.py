@@ -217,3 +217,16 @@ def test_a_state_fits_the_same_emulator_level_and_number_of_games_only(episodes)
     assert not episodes(num_games=3).fits(state)
     assert not episodes(RULES._replace(levels=(Level(1, 2),)), num_games=2).fits(state)
     assert not episodes(RULES._replace(emulator="nes_py"), num_games=2).fits(state)
+
+
+def test_emulators_take_the_levels_in_turn(episodes):
+    one, two = Level(1, 1), Level(1, 2)
+    rng = np.random.default_rng(0)
+    mixed = Episodes(RULES._replace(levels=(one, two)), 3, rng, first_stream=1)  # the second of three collectors' games
+    actions = _random_actions(60, 3, seed=4)
+    rows = _play(mixed, actions)
+    mixed.close()
+    for game, level in enumerate((two, one, two)):
+        alone = _play(episodes(RULES._replace(levels=(level,))), actions[:, game : game + 1])
+        for field, ours, theirs in zip(FIELDS, rows, alone, strict=True):
+            assert np.array_equal(ours[game], theirs[0]), field.name

@@ -9,6 +9,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -20,12 +21,14 @@ from safetensors.torch import load, save
 from mario_rl.child_processes import ready_for_children, use_one_thread
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.evaluation.playing import Evaluation, evaluate
+from mario_rl.hardware import num_cores
 from mario_rl.network import NetworkShape, QNetwork
 
 logger = logging.getLogger(__name__)
 
-# A policy that does not clear the level from half of the starts is not worth a hundred episodes more.
-STICKY_FROM_CLEAR_RATE = 0.5
+# A policy that does not clear the level from nearly all starts is not worth a hundred episodes more.
+STICKY_FROM_CLEAR_RATE = 0.9
+MAX_CPU_SHARE = 0.04  # of all cores, on average: after a long test there is a long pause
 # Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
 NICENESS = 5
 
@@ -53,20 +56,28 @@ class Result(NamedTuple):
     evaluations: list[Evaluation]  # one a level
 
 
-def run_evaluator(setup: EvaluatorSetup, connection: "Connection[list[Evaluation], Request]") -> None:
+class _Answer(NamedTuple):
+    evaluations: list[Evaluation]
+    cpu_seconds: float
+
+
+def run_evaluator(setup: EvaluatorSetup, connection: "Connection[_Answer, Request]") -> None:
     """The target of the evaluator process: answer requests until the learner hangs up."""
     use_one_thread()
     os.nice(NICENESS)
     try:
         while True:
-            connection.send(_answer(setup, connection.recv()))
+            request = connection.recv()
+            begun = time.process_time()
+            evaluations = _test(setup, request)
+            connection.send(_Answer(evaluations, time.process_time() - begun))
     except (EOFError, BrokenPipeError):
         pass  # the run is over
     finally:
         connection.close()
 
 
-def _answer(setup: EvaluatorSetup, request: Request) -> list[Evaluation]:
+def _test(setup: EvaluatorSetup, request: Request) -> list[Evaluation]:
     network = QNetwork(setup.network).eval().requires_grad_(False)
     network.load_state_dict(unpack_weights(request.weights))
     return [
@@ -85,6 +96,7 @@ class EvaluatorProcess:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._busy = False
+        self._rests_until = 0.0
         self._starting = threading.RLock()  # a signal handler's `kill` may interrupt `stop` in the same thread
         self._process: SpawnProcess | None = None
         self._ending = False
@@ -96,8 +108,8 @@ class EvaluatorProcess:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a request."""
-        return not self._busy
+        """Whether it waits for a request and has rested long enough."""
+        return not self._busy and time.monotonic() >= self._rests_until
 
     @property
     def has_results(self) -> bool:
@@ -136,21 +148,23 @@ class EvaluatorProcess:
             connection = connection or self._start_child()
             if connection is None:
                 return
+            begun = time.monotonic()
             try:
                 connection.send(request)
-                evaluations = connection.recv()
+                answer = connection.recv()
             except (EOFError, OSError):
                 if not self._ending:
                     logger.warning("The evaluator process has ended; training goes on without evaluation.")
                 break
-            self._results.put(Result(request, evaluations))
+            self._rests_until = begun + answer.cpu_seconds / (MAX_CPU_SHARE * num_cores())
+            self._results.put(Result(request, answer.evaluations))
             self._busy = False
             self._on_result()
         if connection is not None and self._process is not None:
             connection.close()
             self._process.join()
 
-    def _start_child(self) -> "Connection[Request, list[Evaluation]] | None":
+    def _start_child(self) -> "Connection[Request, _Answer] | None":
         """Our end of the child's pipe; None when the run is ending already."""
         with self._starting:
             if self._ending:
@@ -184,7 +198,7 @@ class InlineEvaluator:
     def request(self, decisions: int, minutes: float, state: dict[str, torch.Tensor]) -> None:
         """Evaluate these weights."""
         request = Request(decisions, minutes, pack_weights(state))
-        self._results.append(Result(request, _answer(self._setup, request)))
+        self._results.append(Result(request, _test(self._setup, request)))
 
     def take_result(self) -> Result | None:
         """The next answer, if there is one."""

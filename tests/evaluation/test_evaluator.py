@@ -11,6 +11,7 @@ import pytest
 
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
+from mario_rl.evaluation import evaluator as evaluator_module
 from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator, pack_weights
 from mario_rl.evaluation.playing import evaluate
 from mario_rl.network import NetworkShape
@@ -20,7 +21,8 @@ SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4)
 
 
 @pytest.fixture
-def evaluator():
+def evaluator(monkeypatch):
+    monkeypatch.setattr(evaluator_module, "MAX_CPU_SHARE", 1e9)  # no pauses
     assert choose_emulator("fast", print) == "fast"  # compiled, as in a session
     arrived = threading.Semaphore(0)
     made = EvaluatorProcess(multiprocessing.get_context("spawn"), SETUP, arrived.release)
@@ -89,3 +91,11 @@ def test_serial_mode_answers_at_once():
     assert evaluator.take_result().evaluations == expected
     assert evaluator.take_result() is None
     evaluator.stop()
+
+
+def test_after_a_test_it_rests_so_that_it_takes_a_small_share_of_the_machine(evaluator, monkeypatch):
+    monkeypatch.setattr(evaluator_module, "MAX_CPU_SHARE", 1e-6)
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    assert evaluator.arrived.acquire(timeout=60)
+    assert evaluator.has_results
+    assert not evaluator.is_idle

@@ -18,7 +18,7 @@ from mario_rl.files import replace_durably
 from mario_rl.network import NetworkShape, QNetwork
 
 FORMAT = "mario-rl-policy-2"
-OBSERVATION = "4 pictures of 84 x 84 pixels, grey, -1 to 1"  # what the network sees
+OBSERVATION = "4 pictures of 84 x 84 pixels, grey, -1 to 1, held buttons in the corner"  # what the network sees
 
 
 class PolicyError(UserError):

@@ -18,6 +18,7 @@ from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.fast.colours import RGB
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, DOWN, LEFT, NOOP, RIGHT, UP, A, ActionSet, B
+from mario_rl.environment.observation import show_buttons
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.films import FRAMES_PER_SECOND, FilmError, Picture, open_film
 from mario_rl.network import QNetwork, scale_pictures
@@ -124,6 +125,7 @@ def play_greedily(
         outcomes, ram = emulator.outcomes, emulator.ram(0)
         pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         emulator.step(np.zeros(1, np.uint8), frame_skip, np.array([idle_frames], np.int32), pictures, 0)
+        show_buttons(pictures[:, 0], np.zeros(1, np.uint8))
         stack = np.repeat(pictures, STACK_SIZE, axis=1)  # [1, 4, 84, 84]
         distance = int(outcomes.x[0])
         yield Shot(NOOP, idle_frames, None, ram, False, distance, 0)
@@ -132,7 +134,9 @@ def play_greedily(
             with torch.inference_mode():
                 value, action = network(scale_pictures(torch.from_numpy(stack)))[0].max(dim=0)
             buttons = ACTION_SETS[actions][int(action)]
-            emulator.step(np.array([buttons], np.uint8), frame_skip, np.array([NO_RESTART], np.int32), pictures, 0)
+            held = np.array([buttons], np.uint8)
+            emulator.step(held, frame_skip, np.array([NO_RESTART], np.int32), pictures, 0)
+            show_buttons(pictures[:, 0], held)
             stack = np.concatenate([stack[:, 1:], pictures], axis=1)
             num_decisions += 1
             if outcomes.x[0] > distance:

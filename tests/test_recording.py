@@ -132,7 +132,7 @@ def test_an_episode_goes_as_in_evaluation(network, tmp_path):
         flag_bonus=5.0,
         practice_share=0.0,
     )
-    [episode] = play_episodes(network, task, np.array([5], np.int32), 0.0, np.random.default_rng(0))
+    [episode] = play_episodes(network, task, Level(1, 1), np.array([5], np.int32), 0.0, np.random.default_rng(0))
     recorded = record(network, LEVEL, "simple", 4, tmp_path / "film.gif", idle_frames=5, no_progress_decisions=12)
     assert recorded[:3] == (episode.cleared, episode.distance, episode.decisions)
     assert recorded.frames == 5 + 4 * episode.decisions + FRAMES_AFTER_FAILURE

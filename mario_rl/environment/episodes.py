@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mario_rl.emulation.emulator import NO_RESTART, EmulatorName, Outcomes, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, ActionSet
+from mario_rl.environment.observation import show_buttons
 from mario_rl.environment.practice import Practice
 from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
 
@@ -48,6 +49,7 @@ class Episodes:
         self._num_decisions = np.zeros(num_games, np.int32)
         self._progress_decisions = np.zeros(num_games, np.int32)  # how many there were when the distance last grew
         self._cleared = np.zeros(num_games, np.bool_)
+        self._held = np.zeros(num_games, np.uint8)  # buttons of the last decision
         self._practises = np.zeros(num_games, np.bool_)
         self._over = np.ones(num_games, np.bool_)
         self._practice: Practice | None = None
@@ -64,6 +66,7 @@ class Episodes:
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now."""  # [games, ticks, 84, 84]
         self._emulator.draw(pictures, tick)
+        show_buttons(pictures[:, tick], self._held)
 
     def play(self, actions: npt.NDArray[np.int64], rows: Rows, tick: int, pictures: FrameArray, next_tick: int) -> None:
         """Play one tick: fill the rows of `tick`, but for their pictures, and draw what comes after at `next_tick`."""
@@ -83,7 +86,7 @@ class Episodes:
         self._over[:] = outcomes.done | stuck
         if self._practice is not None:
             self._practice.note_deaths(self._num_decisions, outcomes.done & ~outcomes.flag)
-            self._practice.follow(self._num_decisions, ~self._over)
+            self._practice.follow(self._num_decisions, self._held, ~self._over)
 
         rows.action[:, tick] = np.where(over, 0, actions)
         rows.reward[:, tick] = outcomes.reward * rules.reward_scale + outcomes.flag * rules.flag_bonus
@@ -128,9 +131,11 @@ class Episodes:
         """Play, or restart where asked to; a new episode's figures are those of its first picture."""
         idle_frames = self._rng.integers(self._rules.noop_start_max_frames + 1, size=len(restart), dtype=np.int32)
         restarts = np.where(restart, idle_frames, np.int32(NO_RESTART))
-        self._emulator.step(self._joypad[actions], self._rules.frame_skip, restarts, pictures, tick)
+        self._held[:] = np.where(restart, 0, self._joypad[actions])
+        self._emulator.step(self._held, self._rules.frame_skip, restarts, pictures, tick)
         if self._practice is not None and restart.any():
-            self._practises[restart] = self._practice.begin(restart, pictures, tick)[restart]
+            self._practises[restart] = self._practice.begin(restart, self._held, pictures, tick)[restart]
+        show_buttons(pictures[:, tick], self._held)
         outcomes = self._emulator.outcomes
         self._raw_rewards[restart] = 0
         self._num_decisions[restart] = 0
@@ -158,6 +163,7 @@ class Episodes:
             "num_decisions": self._num_decisions,
             "progress_decisions": self._progress_decisions,
             "cleared": self._cleared,
+            "held": self._held,
             "practises": self._practises,
             "over": self._over,
         }

@@ -33,15 +33,20 @@ class Practice:
         num_games = emulator.num_games
         self._trail = np.zeros((num_games, TRAIL_LENGTH), emulator.game_type)
         self._trail_decisions = np.full((num_games, TRAIL_LENGTH), _NOWHERE)  # when each moment was
+        self._trail_held = np.zeros((num_games, TRAIL_LENGTH), np.uint8)  # buttons
         self._pool = np.zeros(POOL_SIZE, emulator.game_type)
+        self._pool_held = np.zeros(POOL_SIZE, np.uint8)
         self._num_deaths = 0
 
-    def follow(self, num_decisions: npt.NDArray[np.int32], playing: npt.NDArray[np.bool_]) -> None:
+    def follow(
+        self, num_decisions: npt.NDArray[np.int32], held: npt.NDArray[np.uint8], playing: npt.NDArray[np.bool_]
+    ) -> None:
         """Save those games whose moment has come."""
         due = np.flatnonzero(playing & (num_decisions % SPACING == 0))
         places = num_decisions[due] // SPACING % TRAIL_LENGTH
         self._trail[due, places] = self._emulator.save_games(due)
         self._trail_decisions[due, places] = num_decisions[due]
+        self._trail_held[due, places] = held[due]
 
     def note_deaths(self, num_decisions: npt.NDArray[np.int32], died: npt.NDArray[np.bool_]) -> None:
         """Put a moment from before each of these deaths into the pool."""
@@ -50,16 +55,23 @@ class Practice:
             is_candidate = (leads >= SHORTEST_LEAD) & (leads <= LONGEST_LEAD) & (self._trail_decisions[game] >= 0)
             candidates = np.flatnonzero(is_candidate)
             if len(candidates):
-                self._pool[self._num_deaths % POOL_SIZE] = self._trail[game, self._rng.choice(candidates)]
+                place, moment = self._num_deaths % POOL_SIZE, self._rng.choice(candidates)
+                self._pool[place], self._pool_held[place] = self._trail[game, moment], self._trail_held[game, moment]
                 self._num_deaths += 1
 
-    def begin(self, restarting: npt.NDArray[np.bool_], pictures: FrameArray, tick: int) -> npt.NDArray[np.bool_]:
-        """Of the games that begin an episode, which practise: they are put to where they begin, and drawn."""
+    def begin(
+        self, restarting: npt.NDArray[np.bool_], held: npt.NDArray[np.uint8], pictures: FrameArray, tick: int
+    ) -> npt.NDArray[np.bool_]:
+        """Of the games that begin an episode, which practise: they are put to where they begin, and drawn.
+
+        `held` gets the buttons that they held there.
+        """
         self._trail_decisions[restarting] = _NOWHERE
         practises = restarting & (self._rng.random(len(restarting)) < self._share) & (self._num_deaths > 0)
         for game in np.flatnonzero(practises):
             moment = self._rng.integers(min(self._num_deaths, POOL_SIZE))
             self._emulator.load_game(int(game), self._pool[moment], pictures, tick)
+            held[game] = self._pool_held[moment]
         return practises
 
     def state(self) -> dict[str, Any]:
@@ -67,6 +79,8 @@ class Practice:
         return {
             "trail": base64.b64encode(self._trail.tobytes()).decode(),
             "trail_decisions": self._trail_decisions.tolist(),
+            "trail_held": self._trail_held.tolist(),
+            "pool_held": self._pool_held.tolist(),
             "pool": base64.b64encode(self._pool.tobytes()).decode(),
             "num_deaths": self._num_deaths,
             "rng": self._rng.bit_generator.state,
@@ -77,5 +91,6 @@ class Practice:
         for name, array in (("trail", self._trail), ("pool", self._pool)):
             array[:] = np.frombuffer(base64.b64decode(state[name]), array.dtype).reshape(array.shape)
         self._trail_decisions[:] = state["trail_decisions"]
+        self._trail_held[:], self._pool_held[:] = state["trail_held"], state["pool_held"]
         self._num_deaths = state["num_deaths"]
         self._rng.bit_generator.state = state["rng"]

@@ -17,6 +17,7 @@ from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
+from mario_rl.environment.observation import show_buttons
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.network import QNetwork, scale_pictures
 
@@ -120,7 +121,9 @@ def play_episodes(
     emulator = make_emulator(task.emulator, [level] * num_games)
     outcomes = emulator.outcomes
     pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
-    emulator.step(np.zeros(num_games, np.uint8), task.frame_skip, idle_frames, pictures, 0)
+    nothing_held = np.zeros(num_games, np.uint8)
+    emulator.step(nothing_held, task.frame_skip, idle_frames, pictures, 0)
+    show_buttons(pictures[:, 0], nothing_held)
     stacks = np.repeat(pictures, STACK_SIZE, axis=1)
     playing = np.ones(num_games, np.bool_)
     cleared = np.zeros(num_games, np.bool_)
@@ -137,6 +140,7 @@ def play_episodes(
             # Who is done costs a copy of the level's start instead of four frames.
             restarts = np.where(playing, np.int32(NO_RESTART), np.int32(0))
             emulator.step(joypad[actions], task.frame_skip, restarts, pictures, 0)
+            show_buttons(pictures[:, 0], joypad[actions])
             stacks[:, :-1] = stacks[:, 1:]
             stacks[:, -1:] = pictures
             reward[playing] += outcomes.reward[playing]

@@ -14,6 +14,7 @@ from tests.environment.test_episodes import RULES, RUN, _play
 
 PRACTISING = RULES._replace(practice_share=1.0, no_progress_decisions=1_000)
 RUN_BUTTONS = 0x82
+HELD = np.full(2, RUN_BUTTONS, np.uint8)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def _practise(emulator, length):
     practice = Practice(emulator, 1.0, np.random.default_rng(0))
     for decision in range(1, length + 1):
         _advance(emulator)
-        practice.follow(np.full(2, decision, np.int32), np.array([True, False]))
+        practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
     practice.note_deaths(np.full(2, length, np.int32), np.array([True, False]))
     return practice
 
@@ -61,10 +62,11 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
     for decision in range(1, length + 1):
         _advance(emulator)
         xs.append(int(emulator.outcomes.x[0]))
-        practice.follow(np.full(2, decision, np.int32), np.array([True, False]))
+        practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
     practice.note_deaths(np.full(2, length, np.int32), np.array([True, False]))
-    pictures = np.zeros((2, 1, 84, 84), np.uint8)
-    assert practice.begin(np.array([False, True]), pictures, 0).tolist() == [False, True]
+    pictures, held = np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2, np.uint8)
+    assert practice.begin(np.array([False, True]), held, pictures, 0).tolist() == [False, True]
+    assert held.tolist() == [0, RUN_BUTTONS]
     possible = {xs[d] for d in range(SPACING, length, SPACING) if SHORTEST_LEAD <= length - d <= LONGEST_LEAD}
     assert int(emulator.outcomes.x[1]) in possible
 
@@ -72,12 +74,12 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
 def test_a_short_episode_and_a_game_that_left_no_trail_give_nothing(emulator):
     practice = _practise(emulator, SHORTEST_LEAD - 1)
     practice.note_deaths(np.full(2, 100, np.int32), np.array([False, True]))
-    assert not practice.begin(np.array([True, True]), np.zeros((2, 1, 84, 84), np.uint8), 0).any()
+    assert not practice.begin(np.array([True, True]), HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0).any()
 
 
 def test_a_new_episode_forgets_the_trail_of_the_one_before(emulator):
     practice = _practise(emulator, 20)
-    practice.begin(np.array([True, False]), np.zeros((2, 1, 84, 84), np.uint8), 0)
+    practice.begin(np.array([True, False]), HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0)
     deaths = practice.state()["num_deaths"]
     practice.note_deaths(np.full(2, 30, np.int32), np.array([True, False]))
     assert practice.state()["num_deaths"] == deaths
@@ -88,7 +90,7 @@ def test_the_pool_keeps_the_latest_deaths_only(emulator):
     early = {bytes(moment) for moment in practice._pool[: practice.state()["num_deaths"]]}
     for decision in range(21, 90):
         _advance(emulator)
-        practice.follow(np.full(2, decision, np.int32), np.array([True, False]))
+        practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
     for _ in range(POOL_SIZE):
         practice.note_deaths(np.full(2, 89, np.int32), np.array([True, False]))
     assert not early & {bytes(moment) for moment in practice._pool}

@@ -6,6 +6,7 @@ from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
+from mario_rl.environment.observation import show_buttons
 from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate, play_episodes
 from mario_rl.network import NetworkShape, QNetwork
 
@@ -88,14 +89,15 @@ def test_the_network_sees_the_stack_that_training_sees():
     emulator = make_emulator("fast", [Level(1, 1)])
     picture = np.empty((1, 1, 84, 84), np.uint8)
     emulator.step(np.zeros(1, np.uint8), 4, np.array([3], np.int32), picture, 0)
+    show_buttons(picture[:, 0], np.zeros(1, np.uint8))
     stack = [picture[0, 0].copy()] * 4  # an episode's first picture fills its stack
     for tick in range(6):
         seen = ((network.seen[tick][0].numpy() + 1) * 127.5).round().astype(np.uint8)
         assert np.array_equal(seen, np.stack(stack)), tick
         action = (tick + 1) % 5
-        emulator.step(
-            np.array([ACTION_SETS["simple"][action]], np.uint8), 4, np.full(1, NO_RESTART, np.int32), picture, 0
-        )
+        held = np.array([ACTION_SETS["simple"][action]], np.uint8)
+        emulator.step(held, 4, np.full(1, NO_RESTART, np.int32), picture, 0)
+        show_buttons(picture[:, 0], held)
         stack = [*stack[1:], picture[0, 0].copy()]
     emulator.close()
 

@@ -55,6 +55,7 @@ N_STEP = 5  # rewards counted one by one before the network's own guess takes ov
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
 TARGET_TAU = 0.005  # soft: half of the way after 140 updates
+WEIGHT_AVERAGING = 0.999  # what acts is an average over some 1,000 updates: it changes its mind less often; 0 is off
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
 

@@ -91,6 +91,7 @@ class Settings:
     target_update: Literal["hard", "soft"]
     target_update_interval: Annotated[int, Positive]
     target_tau: Annotated[float, Between(1e-6, 1.0)]
+    weight_averaging: Annotated[float, Between(0.0, 0.999999)]
     network_channels: Annotated[tuple[int, int, int], Between(1, 4096)]
     hidden_units: Annotated[int, Between(1, 65_536)]
 

@@ -160,11 +160,12 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         target_update=s.target_update,
         target_update_interval=s.target_update_interval,
         target_tau=s.target_tau,
+        weight_averaging=s.weight_averaging,
     )
     execution = Execution(plan.device, plan.autocast_dtype, plan.compile_mode, plan.num_gpus)
     learner = Learner(shape, rules, execution)
     slots = WeightSlots(context, {name: tensor.cpu() for name, tensor in learner.online.state_dict().items()})
-    publisher = WeightPublisher(slots, learner.online, inline=serial)
+    publisher = WeightPublisher(slots, learner.averaged, inline=serial)
 
     replay = ReplayStreams(num_streams, s.buffer_size)
     sampler = UniformSampler(replay, s.n_step, s.gamma, np.random.default_rng(sampler_seed))

@@ -86,7 +86,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         progress.training_seconds = seconds_before + time.monotonic() - begun
         pipeline.save(store)
         card = _card(run, ledger.collected, progress.training_seconds / 60)
-        _export(pipeline, run.newest_model, pipeline.learner.online.state_dict(), card)
+        _export(pipeline, run.newest_model, pipeline.learner.averaged.state_dict(), card)
 
     try:
         reason = _train_until_done(pipeline, limits, run, reporter, save)
@@ -182,7 +182,7 @@ def _train_until_done(
         # Tests are played elsewhere: here they are asked for, and their results noted.
         if evaluation_is_due():
             progress.evaluated_decisions = ledger.collected
-            evaluator.request(ledger.collected, minutes(), learner.online.state_dict())
+            evaluator.request(ledger.collected, minutes(), learner.averaged.state_dict())
         while (result := evaluator.take_result()) is not None:
             is_best = _note_evaluation(pipeline, run, result)
             reporter.evaluation(result, is_best=is_best)

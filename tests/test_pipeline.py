@@ -105,7 +105,7 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
     collector = pipeline.source._collector
     collector.take_weights()
     assert collector.weights_version == pipeline.slots.version > 1
-    for name, tensor in pipeline.learner.online.state_dict().items():
+    for name, tensor in pipeline.learner.averaged.state_dict().items():
         assert torch.equal(tensor, collector._weights[name]), name
     assert not torch.equal(collector._weights["features.1.running_mean"], torch.zeros(4))
 

@@ -31,6 +31,7 @@ class LearningRules(NamedTuple):
     target_update: Literal["hard", "soft"]
     target_update_interval: int  # updates, for "hard"
     target_tau: float  # for "soft"
+    weight_averaging: float  # how much of the average each update keeps
 
     @property
     def micro_batches_per_round(self) -> int:
@@ -65,6 +66,9 @@ class Learner:
         device = execution.device
         self.online = QNetwork(shape).to(device).train()
         self.target = copy.deepcopy(self.online).eval().requires_grad_(False)
+        # What acts and is exported: the average of the online network over its last updates. From one update to the
+        # next, actions whose values are close change places all the time, and now and then that is fatal.
+        self.averaged = copy.deepcopy(self.target)
         self._online_eval = eval_twin(self.online)
         # Gradients have memory of their own from the start. Otherwise the first backward of a CUDA graph lends them its
         # own, which the next micro-batch overwrites.
@@ -147,10 +151,22 @@ class Learner:
         self.num_updates += 1
         self._gradient_norm_sum += torch.nan_to_num(norm, 0.0, 0.0)  # GradScaler skips an overflow now and then
         self._num_summed_updates += 1
+        self._average()
         if self.rules.target_update == "soft":
             self._follow_softly()
         elif self.num_updates % self.rules.target_update_interval == 0:
             self.copy_to_target()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the average towards the online network; faster in the beginning, or it would keep the first guess."""
+        keep = min(self.rules.weight_averaging, self.num_updates / (self.num_updates + 10))
+        pairs = list(zip(self.averaged.state_dict().values(), self.online.state_dict().values(), strict=True))
+        floats = [pair for pair in pairs if pair[0].is_floating_point()]
+        torch._foreach_lerp_([mine for mine, _ in floats], [theirs for _, theirs in floats], 1.0 - keep)
+        for mine, theirs in pairs:
+            if not mine.is_floating_point():  # BatchNorm's count of batches
+                mine.copy_(theirs)
 
     @torch.no_grad()
     def copy_to_target(self) -> None:
@@ -183,6 +199,7 @@ class Learner:
         """Everything a checkpoint keeps as tensors. The modules are never wrapped: keys carry no prefix of torch's."""
         tensors = {f"online.{name}": tensor for name, tensor in self.online.state_dict().items()}
         tensors |= {f"target.{name}": tensor for name, tensor in self.target.state_dict().items()}
+        tensors |= {f"averaged.{name}": tensor for name, tensor in self.averaged.state_dict().items()}
         for index, slots in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in slots.items()}
         return tensors
@@ -195,6 +212,7 @@ class Learner:
         """Continue from a checkpoint. The learning rate is today's setting, not the saved one."""
         self.online.load_state_dict(_with_prefix(tensors, "online."))
         self.target.load_state_dict(_with_prefix(tensors, "target."))
+        self.averaged.load_state_dict(_with_prefix(tensors, "averaged."))
         parameters = list(self.online.parameters())
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _with_prefix(tensors, "optimizer.").items():
@@ -210,8 +228,9 @@ class Learner:
         self.num_updates = numbers["num_updates"]
 
     def load_policy(self, state: dict[str, Tensor]) -> None:
-        """Start from exported weights: online and target, with a fresh optimizer."""
+        """Start from exported weights: all three networks, with a fresh optimizer."""
         self.online.load_state_dict(state)
+        self.averaged.load_state_dict(state)
         self.copy_to_target()
 
     def _build_loss(self) -> Callable[[MicroBatch], LossFigures]:

@@ -16,6 +16,7 @@ RULES = LearningRules(
     learning_rate=1e-3,
     final_learning_rate=1e-4,
     learning_rate_decay_decisions=1_000,
+    weight_averaging=0.9,
     adam_epsilon=1e-5,
     max_gradient_norm=10.0,
     target_update="hard",
@@ -197,3 +198,22 @@ def test_the_learning_rate_falls_in_equal_ratios_and_stays():
         learner.set_learning_rate(decisions)
         rates.append(learner.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([1e-3, 10**-3.5, 1e-4, 1e-4])
+
+
+def test_the_average_follows_the_online_network_quickly_at_first_and_slowly_later():
+    learner, sample = _learner(), _sample(8)
+    expected = {name: tensor.clone() for name, tensor in learner.online.state_dict().items()}
+    for update in range(1, 121):
+        learner.train(lambda: sample)
+        keep = min(RULES.weight_averaging, update / (update + 10))
+        for name, tensor in learner.online.state_dict().items():
+            expected[name] = expected[name] * keep + tensor * (1 - keep) if tensor.is_floating_point() else tensor
+        if update in (1, 120):
+            for name, tensor in learner.averaged.state_dict().items():
+                torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+    changed = [
+        not torch.equal(mine, theirs)
+        for mine, theirs in zip(learner.averaged.parameters(), learner.online.parameters(), strict=True)
+    ]
+    assert all(changed)
+    assert not learner.averaged.training

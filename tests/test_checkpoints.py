@@ -105,7 +105,7 @@ def assert_only_saved_rows(replay):
         assert np.array_equal(held.action, expected.action)
     for seed in range(3):
         buffer = draw(replay, seed, size=256)
-        pictures = buffer.pictures.numpy()
+        pictures = buffer.pictures.numpy().reshape(256, 8, 84, 84)
         stream = pictures[:, :, 0, 0]
         assert (stream == stream[:, :1]).all()
         kept = np.array([replay.oldest(number) for number in range(replay.num_streams)])
@@ -461,9 +461,9 @@ def test_a_manifest_that_names_other_files_is_refused(two_checkpoints, name):
 def test_a_checkpoint_of_another_format_is_refused_with_both_numbers(two_checkpoints):
     for number in (1, 2):
         rewrite_manifest(
-            two_checkpoints.folder / f"checkpoint-{number:06d}", lambda manifest: manifest.update(format=2)
+            two_checkpoints.folder / f"checkpoint-{number:06d}", lambda manifest: manifest.update(format=7)
         )
-    with pytest.raises(CheckpointError, match="format 2 is not 1"):
+    with pytest.raises(CheckpointError, match="format 7 is not 2"):
         two_checkpoints.load_newest()
 
 

@@ -23,7 +23,7 @@ def test_advantages_are_centred_so_the_mean_q_is_the_value():
     network = QNetwork(SHAPE).eval()
     pictures = torch.rand(3, 4, 84, 84)
     q_values = network(pictures)
-    hidden = torch.relu(network.hidden(network.features(pictures).flatten(1)))
+    hidden = torch.relu(network.hidden_norm(network.hidden(network.features(pictures).flatten(1))))
     torch.testing.assert_close(q_values.mean(dim=1, keepdim=True), network.value(hidden[:, :16]))
 
 

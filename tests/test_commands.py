@@ -1,6 +1,7 @@
 """The commands `evaluate`, `record` and `plot`, as a user types them; and what their mistakes look like."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,3 +122,13 @@ def test_every_command_explains_itself(command, capsys):
         command_line.main(StopSignals(), [command, "--help"])
     assert ended.value.code == 0
     assert f"mario_rl_optimized.py {command}" in capsys.readouterr().out
+
+
+def test_the_model_that_ships_clears_its_level(main, tmp_path):
+    model = Path(__file__).parent.parent / "models" / "mario-1-1.safetensors"
+    file = tmp_path / "result.json"
+    assert main("evaluate", model, "--episodes", 0, "--json", file)[0] == 0
+    card, result = json.loads(model.with_suffix(".json").read_text()), json.loads(file.read_text())
+    assert result["levels"] == ["1-1"]
+    # Another processor may round otherwise, and one step decides; but it is the same player.
+    assert result["clear_rate"] >= card["clear_rate"] - 0.25

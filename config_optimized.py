@@ -73,8 +73,8 @@ PUBLISH_MAX_DECISIONS = 12_000  # but never play longer than this on old weights
 
 # --- Evaluation: greedy test episodes, in a process of its own --------------------------------------------------------
 EVALUATION_DECISIONS = 20_000  # test the newest policy every so often and keep the best in models/; 0 never tests
-STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when two tests in a row clear so many of the 31 starts ...
-STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and so many of 100 episodes with sticky actions; above 1: never end
+STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when two tests in a row clear so many starts (2: never) ...
+STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and so many of 100 episodes with sticky actions
 
 # --- The run ----------------------------------------------------------------------------------------------------------
 EPISODES_PER_EPOCH = 16  # was 8; an epoch is so many finished episodes: one [MAIN] line, one row of metrics

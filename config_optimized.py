@@ -32,6 +32,7 @@ EPSILON_DECAY_DECISIONS = 25_000  # from 1 down to each emulator's own epsilon, 
 EPSILON_LADDER_LOW = 0.01  # the calmest emulator plays nearly greedily ...
 EPSILON_LADDER_HIGH = 0.2  # ... while the wildest still explores; the others lie between, in equal ratios
 EXPLORE_RIGHT_PROBABILITY = 0.75  # share of random actions that hold "right": the flag is on the right
+EXPLORE_STICKY_PROBABILITY = 0.1  # the last action is repeated instead of the best one: half of the test is played so
 EXPLORE_MAX_HOLD = 8  # a random action is held for 1-8 decisions: a high jump needs its button for half a second
 
 # --- Replay -----------------------------------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ N_STEP = 5  # rewards counted one by one before the network's own guess takes ov
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
 TARGET_TAU = 0.005  # soft: half of the way after 140 updates
-WEIGHT_AVERAGING = 0.999  # what acts is an average over some 1,000 updates: it changes its mind less often; 0 is off
+WEIGHT_AVERAGING = 0.1  # what acts is an average over the last tenth of all updates: steadier; 0 is off
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
 

@@ -70,6 +70,7 @@ class Settings:
     epsilon_ladder_low: Annotated[float, Probability]
     epsilon_ladder_high: Annotated[float, Probability]
     explore_right_probability: Annotated[float, Probability]
+    explore_sticky_probability: Annotated[float, Probability]
     explore_max_hold: Annotated[int, Between(1, 1000)]
 
     buffer_size: Annotated[int, Positive]
@@ -91,7 +92,7 @@ class Settings:
     target_update: Literal["hard", "soft"]
     target_update_interval: Annotated[int, Positive]
     target_tau: Annotated[float, Between(1e-6, 1.0)]
-    weight_averaging: Annotated[float, Between(0.0, 0.999999)]
+    weight_averaging: Annotated[float, Between(0.0, 1.0)]
     network_channels: Annotated[tuple[int, int, int], Between(1, 4096)]
     hidden_units: Annotated[int, Between(1, 65_536)]
 

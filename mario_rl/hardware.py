@@ -45,6 +45,7 @@ class HardwarePlan:
     device_name: str
     num_gpus: int  # GPUs a micro-batch is split over; 0 on a CPU
     learner_threads: int
+    goals_ahead: bool  # half of the learner's threads compute goals while the other half trains
     autocast_dtype: torch.dtype | None  # None: everything in float32
     precision: Choice
     compile_mode: str | None  # None: not compiled
@@ -84,6 +85,7 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
         device_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
         num_gpus=num_gpus,
         learner_threads=learner_threads,
+        goals_ahead=not on_gpu and not serial and learner_threads > 1,
         autocast_dtype=dtype,
         precision=precision,
         compile_mode=mode,
@@ -189,6 +191,8 @@ def _cpu_name() -> str:
 def prepare(plan: HardwarePlan) -> None:
     """Set what holds for the whole process."""
     keep_freed_memory()
+    # Gradients fade into numbers so small that the processor takes its slow path; zero does as well for them.
+    torch.set_flush_denormal(True)
     if plan.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, which torch.compile asks for on Ampere and newer
 

@@ -133,7 +133,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     num_streams = num_collectors * s.envs_per_process
     network_seed, sampler_seed, *collector_seeds = np.random.SeedSequence(s.seed).spawn(2 + num_collectors)
     torch.manual_seed(int(network_seed.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-    torch.set_num_threads(plan.learner_threads)
+    torch.set_num_threads(plan.learner_threads // 2 if plan.goals_ahead else plan.learner_threads)
     context = multiprocessing.get_context("spawn")
 
     task = TaskRules(
@@ -174,7 +174,8 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     if serial:
         samples = SampleInline(sampler, sample_size)
     else:
-        samples = SampleAhead(sampler, sample_size, pinned=plan.device.type == "cuda")
+        goals = learner.goals_ahead() if plan.goals_ahead else None
+        samples = SampleAhead(sampler, sample_size, plan.device.type == "cuda", goals)
 
     ledger = Ledger()
     # More than can be on its way (an uncommitted batch, two chunks of every collector), or both sides could wait.
@@ -192,6 +193,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
             ladder=ladder,
             explore_right_probability=s.explore_right_probability,
             explore_max_hold=s.explore_max_hold,
+            explore_sticky_probability=s.explore_sticky_probability,
             when_full=s.when_ring_full,
             seed=collector_seeds[number],
         )

@@ -116,6 +116,11 @@ def test_learner_threads_that_are_set_win(cores):
     assert make_plan(small_settings(LEARNER_THREADS=3), serial=False).learner_threads == 3
 
 
+@pytest.mark.parametrize(("threads", "serial", "expected"), [(1, False, False), (2, False, True), (2, True, False)])
+def test_goals_are_computed_ahead_where_there_are_threads_for_it(threads, serial, expected):
+    assert make_plan(small_settings(LEARNER_THREADS=threads), serial=serial).goals_ahead is expected
+
+
 # --- Compilation ------------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ class CollectorSetup(NamedTuple):
     ladder: EpsilonLadder  # of all collectors' emulators
     explore_right_probability: float
     explore_max_hold: int
+    explore_sticky_probability: float
     when_full: WhenFull
     seed: np.random.SeedSequence
 
@@ -50,6 +51,7 @@ class Collector:
             setup.task.actions,
             setup.explore_right_probability,
             setup.explore_max_hold,
+            setup.explore_sticky_probability,
             np.random.default_rng(acting_seed),
         )
         self._episodes = Episodes(
@@ -90,16 +92,18 @@ class Collector:
         if starting.any():
             self._stacks[starting] = frames[starting, None]
 
-    @torch.inference_mode()
     def _decide(self) -> npt.NDArray[np.int64]:
         """Epsilon-greedy actions for all emulators."""  # [envs]
         number, num_envs = self._setup.number, self._setup.num_envs
         epsilons = self._setup.ladder.epsilons(self._control.decisions)[number * num_envs : (number + 1) * num_envs]
-        explores, actions = self._explorer.explore(epsilons)
-        if not explores.all():
-            q_values = self._network(scale_pictures(torch.from_numpy(self._stacks)))
-            actions = np.where(explores, actions, q_values.argmax(dim=1).numpy())
-        return actions
+        return self._explorer.decide(epsilons, self._best_actions)
+
+    @torch.inference_mode()
+    def _best_actions(self) -> npt.NDArray[np.int64]:
+        best: npt.NDArray[np.int64] = (
+            self._network(scale_pictures(torch.from_numpy(self._stacks))).argmax(dim=1).numpy()
+        )
+        return best
 
     def state(self) -> dict[str, Any]:
         """What serial mode's checkpoint keeps as JSON."""

@@ -1,5 +1,6 @@
-"""Exploration: an epsilon for every emulator, and random actions that favour the right and are held for a while."""
+"""Exploration: an epsilon for every emulator, random actions that are held for a while, and sticky ones."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,19 +31,42 @@ class Explorer:
     A random action is held for 1 to `max_hold` decisions, all lengths equally likely: a high jump needs its button for
     half a second, which actions drawn afresh at every decision hardly ever give. Epsilon stays the share of decisions
     that are random.
+
+    Besides, with a small probability, the action before is repeated, as in the test with sticky actions: the greedy
+    policy then knows the states in which it ends up when a button goes down too late.
     """
 
     def __init__(
-        self, num_envs: int, actions: ActionSet, right_probability: float, max_hold: int, rng: np.random.Generator
+        self,
+        num_envs: int,
+        actions: ActionSet,
+        right_probability: float,
+        max_hold: int,
+        sticky_probability: float,
+        rng: np.random.Generator,
     ) -> None:
         self._rng = rng
         self._max_hold = max_hold
+        self._sticky_probability = sticky_probability
         self._probabilities = exploration_probabilities(actions, right_probability)
         self._held = np.zeros(num_envs, np.int64)  # the action
         self._remaining = np.zeros(num_envs, np.int64)  # decisions for which it is still held
+        self._last = np.zeros(num_envs, np.int64)  # what each emulator did last
 
-    def explore(self, epsilons: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Who explores, and the actions of those who do. The generator advances equally, whoever explores."""
+    def decide(
+        self, epsilons: npt.NDArray[np.float64], best_actions: Callable[[], npt.NDArray[np.int64]]
+    ) -> npt.NDArray[np.int64]:
+        """Everybody's actions; the best ones are only computed where somebody wants them."""  # [envs]
+        explores = self._explore(epsilons)
+        sticks = self._rng.random(len(epsilons)) < self._sticky_probability
+        self._last = np.where(explores, self._held, self._last)
+        undecided = ~(explores | sticks)
+        if undecided.any():
+            self._last[undecided] = best_actions()[undecided]
+        return self._last
+
+    def _explore(self, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Who holds a random action now. The generator advances equally, whoever explores."""
         num_envs = len(epsilons)
         # Between two holds of `mean` decisions lie (1 - start) / start greedy ones.
         mean = (1 + self._max_hold) / 2
@@ -54,7 +78,7 @@ class Explorer:
         self._held[begins], self._remaining[begins] = actions[begins], lengths[begins]
         explores = self._remaining > 0
         self._remaining[explores] -= 1
-        return explores, self._held
+        return explores
 
     def state(self) -> dict[str, Any]:
         """What serial mode's checkpoint keeps."""
@@ -62,12 +86,13 @@ class Explorer:
             "rng": self._rng.bit_generator.state,
             "held": self._held.tolist(),
             "remaining": self._remaining.tolist(),
+            "last": self._last.tolist(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self._rng.bit_generator.state = state["rng"]
-        self._held[:], self._remaining[:] = state["held"], state["remaining"]
+        self._held[:], self._remaining[:], self._last[:] = state["held"], state["remaining"], state["last"]
 
 
 def exploration_probabilities(actions: ActionSet, right_probability: float) -> npt.NDArray[np.float64]:

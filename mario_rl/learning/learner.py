@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.learning.goals import GoalsAhead
 from mario_rl.learning.losses import LossFigures, MicroBatch, QFunction, double_q_loss
 from mario_rl.network import NetworkShape, QNetwork, eval_twin, scale_pictures
 from mario_rl.replay.uniform import SampleBuffer
@@ -31,7 +32,7 @@ class LearningRules(NamedTuple):
     target_update: Literal["hard", "soft"]
     target_update_interval: int  # updates, for "hard"
     target_tau: float  # for "soft"
-    weight_averaging: float  # how much of the average each update keeps
+    weight_averaging: float  # the share of all updates so far that the average looks back over
 
     @property
     def micro_batches_per_round(self) -> int:
@@ -69,6 +70,7 @@ class Learner:
         # What acts and is exported: the average of the online network over its last updates. From one update to the
         # next, actions whose values are close change places all the time, and now and then that is fatal.
         self.averaged = copy.deepcopy(self.target)
+        self._averages = _float_tensors(self.averaged), _float_tensors(self.online)
         self._online_eval = eval_twin(self.online)
         # Gradients have memory of their own from the start. Otherwise the first backward of a CUDA graph lends them its
         # own, which the next micro-batch overwrites.
@@ -159,14 +161,9 @@ class Learner:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the average towards the online network; faster in the beginning, or it would keep the first guess."""
-        keep = min(self.rules.weight_averaging, self.num_updates / (self.num_updates + 10))
-        pairs = list(zip(self.averaged.state_dict().values(), self.online.state_dict().values(), strict=True))
-        floats = [pair for pair in pairs if pair[0].is_floating_point()]
-        torch._foreach_lerp_([mine for mine, _ in floats], [theirs for _, theirs in floats], 1.0 - keep)
-        for mine, theirs in pairs:
-            if not mine.is_floating_point():  # BatchNorm's count of batches
-                mine.copy_(theirs)
+        """Move the average towards the online network; fast in the beginning, when the network changes most."""
+        mine, theirs = self._averages
+        torch._foreach_lerp_(mine, theirs, 1.0 / (1.0 + self.rules.weight_averaging * self.num_updates))
 
     @torch.no_grad()
     def copy_to_target(self) -> None:
@@ -194,6 +191,10 @@ class Learner:
         self._gradient_norm_sum.zero_()
         self._num_micro_batches = self._num_summed_updates = 0
         return figures
+
+    def goals_ahead(self) -> GoalsAhead:
+        """What lets the sampling thread compute goals; on a CPU only."""
+        return GoalsAhead(self.online, self.target, self.rules.batch_size, self._execution.autocast_dtype)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a checkpoint keeps as tensors. The modules are never wrapped: keys carry no prefix of torch's."""
@@ -255,6 +256,7 @@ class _Transfer:
         self._copy = None if device.type == "cpu" else tuple(t.to(device) for t in SampleBuffer(sample_size).tensors())
         self._copied = None if device.type == "cpu" else torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._source: tuple[Tensor, ...] = ()
+        self._goals: Tensor | None = None
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
         self._states, self._next_states = (
             torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
@@ -263,7 +265,8 @@ class _Transfer:
     def load(self, next_sample: Callable[[], SampleBuffer]) -> None:
         """Take a new sample call. Asking for it allows the sampler to refill the one before."""
         if self._copy is None or self._copied is None:
-            self._source = next_sample().tensors()
+            sample = next_sample()
+            self._source, self._goals = sample.tensors(), sample.goals
             return
         self._copied.synchronize()  # the last copies have left the pinned memory that may be refilled now
         for mine, theirs in zip(self._copy, next_sample().tensors(), strict=True):
@@ -276,17 +279,23 @@ class _Transfer:
         rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
         pictures, actions, returns, discounts = (tensor[rows] for tensor in self._source)
         return MicroBatch(
-            scale_pictures(pictures[:, 0], out=self._states),
-            scale_pictures(pictures[:, 1], out=self._next_states),
-            actions,
-            returns,
-            discounts,
+            states=scale_pictures(pictures[:, 0], out=self._states),
+            actions=actions,
+            goals=None if self._goals is None else self._goals[rows],
+            next_states=scale_pictures(pictures[:, 1], out=self._next_states) if self._goals is None else None,
+            returns=returns,
+            discounts=discounts,
         )
 
 
 def _spread(network: nn.Module, num_gpus: int) -> QFunction:
     """The network over all GPUs where there are several; BatchNorm then normalises each GPU's share."""
     return nn.DataParallel(network) if num_gpus > 1 else network
+
+
+def _float_tensors(network: nn.Module) -> list[Tensor]:
+    """Weights and running statistics, as they lie in memory; not BatchNorm's count of batches, which nothing uses."""
+    return [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

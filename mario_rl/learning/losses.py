@@ -1,4 +1,4 @@
-"""Losses, as pure functions of networks and a micro-batch."""
+"""The goal and the loss of Q-learning, as pure functions of networks and tensors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,11 +11,12 @@ QFunction = Callable[[Tensor], Tensor]  # scaled pictures [B, 4, 84, 84] -> Q-va
 
 
 class MicroBatch(NamedTuple):
-    """What one forward and backward works on."""
+    """What one forward and backward works on: with its goals, or with what they are computed from."""
 
     states: Tensor  # [B, 4, 84, 84] float, channels last
-    next_states: Tensor  # [B, 4, 84, 84] the state n steps on
     actions: Tensor  # [B] int64
+    goals: Tensor | None  # [B] where the sampling thread has computed them
+    next_states: Tensor | None  # [B, 4, 84, 84] the state n steps on, where it has not
     returns: Tensor  # [B] discounted sum of the rewards in between
     discounts: Tensor  # [B] gamma ** steps, or 0 where the episode terminated
 
@@ -28,17 +29,29 @@ class LossFigures(NamedTuple):
     q_value: Tensor  # [] mean of the actions taken
 
 
-def double_q_loss(online: QFunction, online_eval: QFunction, target: QFunction, batch: MicroBatch) -> LossFigures:
+@torch.no_grad()
+def double_q_goals(
+    online: QFunction, target: QFunction, next_states: Tensor, returns: Tensor, discounts: Tensor
+) -> Tensor:
     """n-step Double Q-learning: the online network picks the next action, the target network values it.
 
-    `online` runs in train mode and normalises with this batch. `online_eval` is the same network in eval mode: in
-    train mode, the next states would enter BatchNorm's running statistics, which collectors act with.
+    Both run in eval mode: in train mode, the next states would enter BatchNorm's running statistics, which collectors
+    act with.
     """
-    taken: Tensor = online(batch.states).gather(1, batch.actions[:, None]).squeeze(1)
-    with torch.no_grad():
-        best_actions = online_eval(batch.next_states).argmax(dim=1, keepdim=True)
-        next_values = target(batch.next_states).gather(1, best_actions).squeeze(1)
-        goals = batch.returns + batch.discounts * next_values.float()
-    taken = taken.float()
+    best_actions = online(next_states).argmax(dim=1, keepdim=True)
+    next_values = target(next_states).gather(1, best_actions).squeeze(1)
+    return returns + discounts * next_values.float()
+
+
+def double_q_loss(online: QFunction, online_eval: QFunction, target: QFunction, batch: MicroBatch) -> LossFigures:
+    """How far the values of the actions taken are from their goals.
+
+    `online` runs in train mode and normalises with this batch; `online_eval` is the same network in eval mode.
+    """
+    goals = batch.goals
+    if goals is None:
+        assert batch.next_states is not None
+        goals = double_q_goals(online_eval, target, batch.next_states, batch.returns, batch.discounts)
+    taken: Tensor = online(batch.states).gather(1, batch.actions[:, None]).squeeze(1).float()
     td_error = (goals - taken.detach()).abs().mean()
     return LossFigures(functional.smooth_l1_loss(taken, goals), td_error, taken.detach().mean())

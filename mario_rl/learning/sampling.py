@@ -3,6 +3,7 @@
 import queue
 import threading
 
+from mario_rl.learning.goals import GoalsAhead
 from mario_rl.replay.uniform import SampleBuffer, UniformSampler
 
 
@@ -25,24 +26,25 @@ class SampleInline:
 class SampleAhead:
     """Two buffers go round: the learner has one, the thread fills the other. Both ends sleep on a queue."""
 
-    def __init__(self, sampler: UniformSampler, size: int, pinned: bool) -> None:
+    def __init__(self, sampler: UniformSampler, size: int, pinned: bool, goals: GoalsAhead | None = None) -> None:
         self._sampler = sampler
+        self._goals = goals
         self._empty: queue.SimpleQueue[SampleBuffer | None] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[SampleBuffer | BaseException] = queue.SimpleQueue()
-        self._idle = [SampleBuffer(size, pinned), SampleBuffer(size, pinned)]  # given out at the first call
-        self._in_use: SampleBuffer | None = None
+        self._first: SampleBuffer | None = SampleBuffer(size, pinned)  # given out at the first call
+        self._in_use = SampleBuffer(size, pinned)
         self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         self._thread.start()
 
     def next(self) -> SampleBuffer:
         """The batch that was drawn meanwhile. The one before it is refilled from now on."""
-        if self._in_use is not None:
-            self._empty.put(self._in_use)
-        while self._idle:
-            self._empty.put(self._idle.pop())
+        if self._first is not None:
+            self._give(self._first)
+            self._first = None
         full = self._full.get()
         if isinstance(full, BaseException):
             raise full
+        self._give(self._in_use)
         self._in_use = full
         return full
 
@@ -51,10 +53,18 @@ class SampleAhead:
         self._empty.put(None)
         self._thread.join()
 
+    def _give(self, buffer: SampleBuffer) -> None:
+        """Have a buffer filled. The thread rests until now, so nobody reads the networks while they are copied."""
+        if self._goals is not None:
+            self._goals.refresh()
+        self._empty.put(buffer)
+
     def _run(self) -> None:
         while (buffer := self._empty.get()) is not None:
             try:
                 self._sampler.sample(buffer)
+                if self._goals is not None:
+                    self._goals.fill(buffer)
                 self._full.put(buffer)
             except BaseException as error:  # raised again in the thread that asked
                 self._full.put(error)

@@ -28,6 +28,7 @@ class SampleBuffer:
 
     def __init__(self, size: int, pinned: bool = False) -> None:
         self.size = size
+        self.goals: torch.Tensor | None = None  # [size] where they are computed ahead (learning/goals.py)
         self.pictures = empty_stacks(size, pinned)  # [size, 2, 4, 84, 84]: the state, and the state n steps on
         self.actions = torch.zeros(size, dtype=torch.int64, pin_memory=pinned)
         self.returns = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)

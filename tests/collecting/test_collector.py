@@ -1,3 +1,4 @@
+import itertools
 import json
 import multiprocessing
 import time
@@ -43,6 +44,7 @@ def _setup(number=0, num_envs=2, low=1.0, high=1.0, when_full="wait", shape=SHAP
         ladder=EpsilonLadder(streams, low, high, 100),
         explore_right_probability=0.75,
         explore_max_hold=4,
+        explore_sticky_probability=0.0,
         when_full=when_full,
         seed=np.random.SeedSequence(5),
     )
@@ -150,40 +152,55 @@ def test_random_actions_favour_the_right():
         assert probabilities.sum() == pytest.approx(1.0)
 
 
-def _explore(max_hold, epsilon, num_ticks=4_000, num_envs=8):
-    explorer = Explorer(num_envs, "simple", 0.75, max_hold, np.random.default_rng(3))
-    ticks = [tuple(array.copy() for array in explorer.explore(np.full(num_envs, epsilon))) for _ in range(num_ticks)]
-    explores, actions = (np.stack(column) for column in zip(*ticks, strict=True))
-    return explores, actions  # [ticks, envs]
+GREEDY = 6  # "left" is what the policy would do in these tests
+
+
+def _explore(max_hold, epsilon, sticky=0.0, num_ticks=4_000, num_envs=8):
+    explorer = Explorer(num_envs, "simple", 0.75, max_hold, sticky, np.random.default_rng(3))
+    best = np.full(num_envs, GREEDY)
+    return np.stack([explorer.decide(np.full(num_envs, epsilon), lambda: best).copy() for _ in range(num_ticks)])
 
 
 @pytest.mark.parametrize("max_hold", [1, 8])
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 1.0])
 def test_epsilon_is_the_share_of_random_decisions_however_long_they_are_held(max_hold, epsilon):
-    explores, _ = _explore(max_hold, epsilon)
-    assert explores.mean() == pytest.approx(epsilon, abs=0.02)
+    actions = _explore(max_hold, epsilon)
+    random_and_not_greedy = 1 - exploration_probabilities("simple", 0.75)[GREEDY]
+    assert (actions != GREEDY).mean() == pytest.approx(epsilon * random_and_not_greedy, abs=0.02)
+
+
+def _runs(column):
+    """Lengths of stretches of one and the same action that is not the greedy one."""
+    edges = np.flatnonzero(np.diff(column, prepend=-1, append=-1))
+    return [end - begin for begin, end in itertools.pairwise(edges) if column[begin] != GREEDY]
 
 
 def test_random_actions_are_held_for_up_to_so_many_decisions():
-    explores, actions = _explore(max_hold=6, epsilon=0.02)
-    lengths = set()
-    for env in range(explores.shape[1]):
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], explores[:, env], [0]))))
-        for begin, end in zip(edges[::2], edges[1::2], strict=True):
-            lengths.add(end - begin)
-            if end - begin <= 6:  # longer ones are two in a row
-                assert len(set(actions[begin:end, env])) <= 2
+    lengths = {length for column in _explore(max_hold=6, epsilon=0.02).T for length in _runs(column)}
     assert {1, 2, 3, 4, 5, 6} <= lengths
 
 
+def test_a_sticky_action_repeats_the_one_before_instead_of_the_best():
+    # A random action lasts exactly one decision here, so every longer stretch was sticky. (Two random actions in a row
+    # that are equal are rare at this epsilon.)
+    runs = [length for column in _explore(1, 0.02, sticky=0.25, num_ticks=20_000).T for length in _runs(column)]
+    assert np.mean(np.array(runs) > 1) == pytest.approx(0.25, abs=0.03)
+    assert np.mean(np.array(runs) > 2) == pytest.approx(0.25**2, abs=0.02)
+
+
+def test_the_policy_is_not_asked_when_everybody_explores():
+    explorer = Explorer(3, "simple", 0.75, 4, 0.0, np.random.default_rng(3))
+    explorer.decide(np.ones(3), lambda: pytest.fail("asked"))
+
+
 def test_an_explorer_continues_exactly_from_its_state():
-    one, other = (Explorer(4, "simple", 0.75, 8, np.random.default_rng(seed)) for seed in (1, 2))
+    one, other = (Explorer(4, "simple", 0.75, 8, 0.3, np.random.default_rng(seed)) for seed in (1, 2))
+    best = np.arange(4)
     for _ in range(5):
-        one.explore(np.full(4, 0.5))
+        one.decide(np.full(4, 0.5), lambda: best)
     other.load_state(json.loads(json.dumps(one.state())))
     for _ in range(20):
-        for ours, theirs in zip(one.explore(np.full(4, 0.5)), other.explore(np.full(4, 0.5)), strict=True):
-            assert np.array_equal(ours, theirs)
+        assert np.array_equal(*(explorer.decide(np.full(4, 0.5), lambda: best) for explorer in (one, other)))
 
 
 @pytest.fixture

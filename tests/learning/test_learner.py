@@ -16,7 +16,7 @@ RULES = LearningRules(
     learning_rate=1e-3,
     final_learning_rate=1e-4,
     learning_rate_decay_decisions=1_000,
-    weight_averaging=0.9,
+    weight_averaging=0.1,
     adam_epsilon=1e-5,
     max_gradient_norm=10.0,
     target_update="hard",
@@ -134,6 +134,17 @@ def test_next_states_do_not_enter_the_running_statistics():
         assert torch.equal(statistic, dict(other.online.named_buffers())[name]), name
 
 
+def test_goals_that_come_with_the_sample_are_the_ones_that_count():
+    with_goals, without = _learner(), _learner()
+    sample = _sample(8)
+    without.train(lambda: sample)
+    with_goals.goals_ahead().fill(sample)
+    sample.pictures[:, 1] = 0  # not looked at any more
+    sample.returns.fill_(99.0)
+    with_goals.train(lambda: sample)
+    assert _same(with_goals.online.state_dict(), without.online.state_dict())
+
+
 def test_figures_are_means_since_the_last_time_and_none_without_training():
     learner = _learner()
     assert learner.take_figures() is None
@@ -202,15 +213,17 @@ def test_the_learning_rate_falls_in_equal_ratios_and_stays():
 
 def test_the_average_follows_the_online_network_quickly_at_first_and_slowly_later():
     learner, sample = _learner(), _sample(8)
-    expected = {name: tensor.clone() for name, tensor in learner.online.state_dict().items()}
+    floats = {name: tensor for name, tensor in learner.online.state_dict().items() if tensor.is_floating_point()}
+    expected = {name: tensor.clone() for name, tensor in floats.items()}
     for update in range(1, 121):
         learner.train(lambda: sample)
-        keep = min(RULES.weight_averaging, update / (update + 10))
-        for name, tensor in learner.online.state_dict().items():
-            expected[name] = expected[name] * keep + tensor * (1 - keep) if tensor.is_floating_point() else tensor
+        keep = 1 - 1 / (1 + RULES.weight_averaging * update)
+        for name, tensor in floats.items():
+            expected[name] = expected[name] * keep + tensor * (1 - keep)
         if update in (1, 120):
-            for name, tensor in learner.averaged.state_dict().items():
-                torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+            averaged = learner.averaged.state_dict()
+            for name, tensor in expected.items():
+                torch.testing.assert_close(averaged[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
     changed = [
         not torch.equal(mine, theirs)
         for mine, theirs in zip(learner.averaged.parameters(), learner.online.parameters(), strict=True)

@@ -5,7 +5,14 @@ from mario_rl.learning.losses import MicroBatch, double_q_loss
 
 def _batch(returns, discounts, actions):
     pictures = torch.zeros(len(returns), 4, 84, 84)
-    return MicroBatch(pictures, pictures + 1, torch.tensor(actions), torch.tensor(returns), torch.tensor(discounts))
+    return MicroBatch(
+        states=pictures,
+        actions=torch.tensor(actions),
+        goals=None,
+        next_states=pictures + 1,
+        returns=torch.tensor(returns),
+        discounts=torch.tensor(discounts),
+    )
 
 
 def test_the_online_network_chooses_and_the_target_network_values():

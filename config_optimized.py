@@ -53,12 +53,14 @@ ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise 
 MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
 GAMMA = 0.9  # looks about 10 decisions ahead, 0.7 s: as far as a jump
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
+PICTURE_SHIFT = 2  # states are trained on shifted by up to so many pixels: the largest gain of all (docs/learning.md)
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
 TARGET_TAU = 0.005  # soft: half of the way after 140 updates
 WEIGHT_AVERAGING = 0.1  # what acts is an average over the last tenth of all updates: steadier; 0 is off
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
+VALUE_BINS = 60  # a value is learned as a histogram: 60 bins of 0.2 between -3 and 9, which follow from GAMMA
 
 # --- Hardware ---------------------------------------------------------------------------------------------------------
 DEVICE = "auto"  # "auto" takes a CUDA GPU where there is one; "cpu" or "cuda" insist

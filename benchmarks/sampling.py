@@ -74,7 +74,7 @@ def _our_sampler() -> UniformSampler:
     rows = synthetic_rows(NUM_ENVS, EPISODE_LENGTH)
     for _ in range(2 * replay.length // EPISODE_LENGTH):  # two laps: full, and wrapped around
         replay.append(0, rows)
-    return UniformSampler(replay, n_step=5, gamma=0.95, rng=np.random.default_rng(0))
+    return UniformSampler(replay, n_step=5, gamma=0.95, max_shift=2, rng=np.random.default_rng(0))
 
 
 def _bytes_of_ours(sampler: UniformSampler) -> int:

@@ -89,12 +89,14 @@ class Settings:
     max_gradient_norm: Annotated[float, Between(1e-6, 1e6)]
     gamma: Annotated[float, Probability]
     n_step: Annotated[int, Between(1, 32)]
+    picture_shift: Annotated[int, Between(0, 20)]
     target_update: Literal["hard", "soft"]
     target_update_interval: Annotated[int, Positive]
     target_tau: Annotated[float, Between(1e-6, 1.0)]
     weight_averaging: Annotated[float, Between(0.0, 1.0)]
     network_channels: Annotated[tuple[int, int, int], Between(1, 4096)]
     hidden_units: Annotated[int, Between(1, 65_536)]
+    value_bins: Annotated[int, Between(2, 1000)]
 
     device: Literal["auto", "cpu", "cuda"]
     use_amp: bool
@@ -125,6 +127,12 @@ class Settings:
     def levels_played(self) -> tuple[Level, ...]:
         """LEVELS, or the one level that WORLD and STAGE name."""
         return tuple(Level(*pair) for pair in self.levels) or (Level(self.world, self.stage),)
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """The values that can occur: from three deaths at once to running at 3 pixels a frame forever, and a flag."""
+        running = 3.0 * self.frame_skip * self.reward_scale / max(1.0 - self.gamma, 0.001)
+        return round(-45.0 * self.reward_scale, 6), round(running + max(0.0, self.flag_bonus), 6)
 
     @property
     def num_streams(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import psutil
 import torch
 from torch.nn import functional
@@ -191,7 +192,9 @@ def _cpu_name() -> str:
 def prepare(plan: HardwarePlan) -> None:
     """Set what holds for the whole process."""
     keep_freed_memory()
-    # Gradients fade into numbers so small that the processor takes its slow path; zero does as well for them.
+    # Gradients fade into numbers so small that the processor takes its slow path; zero does as well for them. NumPy
+    # measures the limits of floats when it first needs them, and would warn about it: let it do so before.
+    np.finfo(np.float32), np.finfo(np.float64)
     torch.set_flush_denormal(True)
     if plan.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, which torch.compile asks for on Ampere and newer

@@ -2,7 +2,7 @@
 
 Each convolution has no bias (BatchNorm's shift replaces it) and is followed by BatchNorm and an in-place ReLU. The
 hidden layer is followed by LayerNorm, which lets it learn faster (docs/learning.md). The head is dueling: a state value
-and advantages that are centred on their mean.
+and advantages that are centred on their mean, both in the logits of histograms (value_bins.py).
 """
 
 import copy
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.value_bins import ValueBins
 
 # kernel, stride of the three convolutions: 84 -> 20 -> 9 -> 7 pixels
 _CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))
@@ -27,6 +28,9 @@ class NetworkShape(NamedTuple):
     channels: tuple[int, int, int]
     hidden_units: int
     num_actions: int
+    value_low: float = -3.0  # where the values' histogram begins ...
+    value_high: float = 9.0  # ... and ends
+    value_bins: int = 60
 
 
 class QNetwork(nn.Module):
@@ -48,8 +52,9 @@ class QNetwork(nn.Module):
         # Both streams of the dueling head in one matrix: one large multiplication instead of two.
         self.hidden = nn.Linear(inputs * size * size, 2 * shape.hidden_units)
         self.hidden_norm = nn.LayerNorm(2 * shape.hidden_units)
-        self.value = nn.Linear(shape.hidden_units, 1)
-        self.advantage = nn.Linear(shape.hidden_units, shape.num_actions)
+        self.value = nn.Linear(shape.hidden_units, shape.value_bins)
+        self.advantage = nn.Linear(shape.hidden_units, shape.num_actions * shape.value_bins)
+        self.bins = ValueBins(shape.value_low, shape.value_high, shape.value_bins)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -65,15 +70,21 @@ class QNetwork(nn.Module):
         # thousands of updates to unlearn.
         for output in (self.value, self.advantage):
             nn.init.normal_(output.weight, std=0.01)
+        # The first guess of every value: a bell curve around 0. Without it, the middle of all bins.
+        self.value.bias.data.copy_(-(self.bins.centres**2) / 2)
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Q-values from scaled pictures."""  # [B, 4, 84, 84] float in -1..1 -> [B, actions]
+        return self.bins.mean(self.logits(pictures))
+
+    def logits(self, pictures: Tensor) -> Tensor:
+        """Histograms of the Q-values, which is what is trained."""  # [B, 4, 84, 84] -> [B, actions, bins]
         features = self.features(pictures).flatten(1)
         value_hidden, advantage_hidden = torch.relu(self.hidden_norm(self.hidden(features))).chunk(2, dim=1)
         # In float32 under autocast too: float16 knows Q-values near 10 only to 0.008, and actions would tie.
         with torch.autocast(pictures.device.type, enabled=False):
-            value: Tensor = self.value(value_hidden.float())
-            advantage: Tensor = self.advantage(advantage_hidden.float())
+            value: Tensor = self.value(value_hidden.float())[:, None]
+            advantage: Tensor = self.advantage(advantage_hidden.float()).unflatten(1, (self.shape.num_actions, -1))
         return value + advantage - advantage.mean(dim=1, keepdim=True)
 
 

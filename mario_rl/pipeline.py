@@ -126,6 +126,13 @@ class Pipeline:
         self.source.kill()
 
 
+def network_shape(settings: Settings) -> NetworkShape:
+    """The network that the settings ask for."""
+    low, high = settings.value_range
+    actions = len(ACTION_SETS[settings.actions])
+    return NetworkShape(settings.network_channels, settings.hidden_units, actions, low, high, settings.value_bins)
+
+
 def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial: bool) -> Pipeline:
     """Build every part and connect them. Nothing runs until `start`."""
     s = settings
@@ -147,7 +154,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         flag_bonus=s.flag_bonus,
         practice_share=s.practice_share,
     )
-    shape = NetworkShape(s.network_channels, s.hidden_units, len(ACTION_SETS[s.actions]))
+    shape = network_shape(s)
     rules = LearningRules(
         batch_size=s.batch_size,
         accumulation_steps=s.gradient_accumulation_steps,
@@ -168,7 +175,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     publisher = WeightPublisher(slots, learner.averaged, inline=serial)
 
     replay = ReplayStreams(num_streams, s.buffer_size)
-    sampler = UniformSampler(replay, s.n_step, s.gamma, np.random.default_rng(sampler_seed))
+    sampler = UniformSampler(replay, s.n_step, s.gamma, s.picture_shift, np.random.default_rng(sampler_seed))
     sample_size = s.batch_size * s.training_steps_per_sample
     samples: SampleAhead | SampleInline
     if serial:

@@ -17,7 +17,7 @@ from mario_rl.errors import UserError
 from mario_rl.files import replace_durably
 from mario_rl.network import NetworkShape, QNetwork
 
-FORMAT = "mario-rl-policy-2"
+FORMAT = "mario-rl-policy-3"
 OBSERVATION = "4 pictures of 84 x 84 pixels, grey, -1 to 1, held buttons in the corner"  # what the network sees
 
 
@@ -104,7 +104,8 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
     if policy.shape != shape:
         raise PolicyError(
             f"{path} is another network ({json.dumps(policy.shape._asdict())}) than this run's "
-            f"({json.dumps(shape._asdict())}): set NETWORK_CHANNELS and HIDDEN_UNITS to the model's."
+            f"({json.dumps(shape._asdict())}): "
+            "set NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_BINS and GAMMA to what it was trained with."
         )
     return policy.state
 
@@ -120,8 +121,13 @@ def _parse_shape(text: str) -> NetworkShape:
     """ValueError, KeyError or TypeError where it is none; the sizes are bounded, or a file could ask for any memory."""
     values = json.loads(text)
     first, second, third = values["channels"]
-    shape = NetworkShape((first, second, third), values["hidden_units"], values["num_actions"])
-    sizes = (*shape.channels, shape.hidden_units, shape.num_actions)
+    low, high = float(values["value_low"]), float(values["value_high"])
+    shape = NetworkShape(
+        (first, second, third), values["hidden_units"], values["num_actions"], low, high, values["value_bins"]
+    )
+    sizes = (*shape.channels, shape.hidden_units, shape.num_actions, shape.value_bins)
     if not all(isinstance(size, int) and 1 <= size <= 4096 for size in sizes):
+        raise ValueError
+    if not -1e6 < low < high < 1e6:  # nor anything that is not a number
         raise ValueError
     return shape

@@ -15,10 +15,9 @@ from mario_rl import hardware, runs
 from mario_rl.checkpoints import Checkpoint, CheckpointError, CheckpointStore
 from mario_rl.config import ChosenSettings, Settings, SettingsError, choose_settings, read_config_module
 from mario_rl.emulation.choosing import check_rom, choose_emulator
-from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.errors import UserError
 from mario_rl.network import NetworkShape
-from mario_rl.pipeline import connect
+from mario_rl.pipeline import connect, network_shape
 from mario_rl.plan import describe_plan
 from mario_rl.policies import load_policy
 from mario_rl.reporting import Reporter
@@ -49,7 +48,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     resumed, chosen = _choose(project, wishes)
     settings = chosen.settings
     limits = _limits(wishes, settings)
-    shape = NetworkShape(settings.network_channels, settings.hidden_units, len(ACTION_SETS[settings.actions]))
+    shape = network_shape(settings)
     checks = _Checks()
     checkpoint = checks.run(lambda: _load_checkpoint(resumed, settings, shape, limits))
     weights = checks.run(lambda: load_policy(wishes.init, shape, settings.actions) if wishes.init else None)
@@ -170,7 +169,8 @@ def _load_checkpoint(
     if mine != saved:
         raise CheckpointError(
             f"The run's network has {saved}, the settings ask for {mine}: "
-            "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS and ACTIONS; start a new run to change them."
+            "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_BINS, ACTIONS and what the range of values "
+            "follows from (GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
         )
     epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
     if reached := limits.reached(epoch, collected, 0.0):

@@ -21,7 +21,7 @@ def model(tmp_path):
     torch.manual_seed(0)
     network = QNetwork(SHAPE)
     with torch.no_grad():
-        network.advantage.bias[RUN] = 100.0  # run to the right, whatever is seen
+        network.advantage.bias.view(7, -1)[RUN, -1] = 100.0  # run to the right, whatever is seen
     path = tmp_path / "runner.safetensors"
     export_policy(path, Policy(network.state_dict(), SHAPE, "simple", 4, (Level(1, 1),)), {})
     return path

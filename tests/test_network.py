@@ -19,12 +19,18 @@ def test_convolutions_start_with_he_variance():
     assert abs(weight.std().item() / (2 / (32 * 16)) ** 0.5 - 1) < 0.05
 
 
-def test_advantages_are_centred_so_the_mean_q_is_the_value():
+def test_advantages_are_centred_so_the_mean_histogram_is_the_value():
     network = QNetwork(SHAPE).eval()
     pictures = torch.rand(3, 4, 84, 84)
-    q_values = network(pictures)
+    logits = network.logits(pictures)
+    assert logits.shape == (3, 7, 60)
     hidden = torch.relu(network.hidden_norm(network.hidden(network.features(pictures).flatten(1))))
-    torch.testing.assert_close(q_values.mean(dim=1, keepdim=True), network.value(hidden[:, :16]))
+    torch.testing.assert_close(logits.mean(dim=1), network.value(hidden[:, :16]))
+    torch.testing.assert_close(network(pictures), network.bins.mean(logits))
+
+
+def test_the_first_guess_of_every_value_is_near_zero():
+    assert QNetwork(SHAPE).eval()(torch.rand(8, 4, 84, 84)).abs().max() < 0.5
 
 
 def test_pictures_are_scaled_and_channels_last_with_and_without_a_buffer():
@@ -48,5 +54,5 @@ def test_the_eval_twin_follows_every_change_and_never_touches_the_statistics():
     network(pictures)  # train mode moves the running statistics, and with them the twin
     assert not torch.equal(network.features[1].running_mean, before)
     with torch.no_grad():
-        network.value.bias += 1
+        network.value.bias[40] += 5
     torch.testing.assert_close(twin(pictures), network.eval()(pictures))

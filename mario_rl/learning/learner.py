@@ -235,12 +235,12 @@ class Learner:
         self.copy_to_target()
 
     def _build_loss(self) -> Callable[[MicroBatch], LossFigures]:
-        online, online_eval, target = (
-            _spread(network, self._execution.num_gpus) for network in (self.online, self._online_eval, self.target)
-        )
+        num_gpus = self._execution.num_gpus
+        online = _spread(_Logits(self.online), num_gpus)
+        online_eval, target = (_spread(network, num_gpus) for network in (self._online_eval, self.target))
 
         def loss(batch: MicroBatch) -> LossFigures:
-            return double_q_loss(online, online_eval, target, batch)
+            return double_q_loss(online, online_eval, target, self.online.bins, batch)
 
         # Only the function is compiled: the modules, and so their state_dict, stay as they are.
         mode = self._execution.compile_mode
@@ -286,6 +286,17 @@ class _Transfer:
             returns=returns,
             discounts=discounts,
         )
+
+
+class _Logits(nn.Module):
+    """A network as its histograms: nn.DataParallel knows only `forward`."""
+
+    def __init__(self, network: QNetwork) -> None:
+        super().__init__()
+        self._network = network
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self._network.logits(pictures)
 
 
 def _spread(network: nn.Module, num_gpus: int) -> QFunction:

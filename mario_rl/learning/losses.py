@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mario_rl.value_bins import ValueBins
+
 QFunction = Callable[[Tensor], Tensor]  # scaled pictures [B, 4, 84, 84] -> Q-values [B, actions]
+LogitFunction = Callable[[Tensor], Tensor]  # scaled pictures -> their histograms [B, actions, bins]
 
 
 class MicroBatch(NamedTuple):
@@ -24,7 +27,7 @@ class MicroBatch(NamedTuple):
 class LossFigures(NamedTuple):
     """The loss and what is logged with it."""
 
-    loss: Tensor  # [] Huber
+    loss: Tensor  # [] cross-entropy
     td_error: Tensor  # [] mean absolute
     q_value: Tensor  # [] mean of the actions taken
 
@@ -43,8 +46,10 @@ def double_q_goals(
     return returns + discounts * next_values.float()
 
 
-def double_q_loss(online: QFunction, online_eval: QFunction, target: QFunction, batch: MicroBatch) -> LossFigures:
-    """How far the values of the actions taken are from their goals.
+def double_q_loss(
+    online: LogitFunction, online_eval: QFunction, target: QFunction, bins: ValueBins, batch: MicroBatch
+) -> LossFigures:
+    """How far the histograms of the actions taken are from their goals.
 
     `online` runs in train mode and normalises with this batch; `online_eval` is the same network in eval mode.
     """
@@ -52,6 +57,7 @@ def double_q_loss(online: QFunction, online_eval: QFunction, target: QFunction, 
     if goals is None:
         assert batch.next_states is not None
         goals = double_q_goals(online_eval, target, batch.next_states, batch.returns, batch.discounts)
-    taken: Tensor = online(batch.states).gather(1, batch.actions[:, None]).squeeze(1).float()
-    td_error = (goals - taken.detach()).abs().mean()
-    return LossFigures(functional.smooth_l1_loss(taken, goals), td_error, taken.detach().mean())
+    taken = online(batch.states)[torch.arange(len(goals), device=goals.device), batch.actions].float()  # [B, bins]
+    loss = functional.cross_entropy(taken, bins.histogram(goals))
+    values = bins.mean(taken.detach())
+    return LossFigures(loss, (goals - values).abs().mean(), values.mean())

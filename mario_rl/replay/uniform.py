@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mario_rl.experience import STACK_SIZE, Mark
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE, Mark
 from mario_rl.replay.gathering import empty_stacks, gather_stacks
 from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
 
@@ -57,9 +57,12 @@ class NothingToDrawError(Exception):
 class UniformSampler:
     """Draws batches from replay; every drawable row is equally likely."""
 
-    def __init__(self, streams: ReplayStreams, n_step: int, gamma: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self, streams: ReplayStreams, n_step: int, gamma: float, max_shift: int, rng: np.random.Generator
+    ) -> None:
         self._streams = streams
         self._n_step = n_step
+        self._max_shift = max_shift  # pixels in each direction
         self._rng = rng
         self._discount_powers = (gamma ** np.arange(n_step + 1)).astype(np.float32)
         self.num_redraws = 0  # batches that a commit overtook
@@ -151,7 +154,11 @@ class UniformSampler:
         # Before an episode's start there is nothing: the first picture is repeated.
         stacks = numbers[:, :, None] - np.minimum(back, history[:, :, None])  # [B, 2, 4]
         places = self._places(windows.stream[:, None, None], stacks)
-        gather_stacks(self._streams.frames, places, buffer.pictures)
+        # States are trained on slightly shifted, so that the network does not learn single pixels by heart. Next
+        # states, which goals are computed from, are as a player sees them.
+        rows, columns = self._rng.integers(-self._max_shift, self._max_shift + 1, size=(2, buffer.size))
+        shifts = np.stack((rows * FRAME_SIZE + columns, np.zeros_like(rows)), axis=1)  # [B, 2]
+        gather_stacks(self._streams.frames, places, shifts, buffer.pictures)
 
     def _places(self, stream: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         places: npt.NDArray[np.int64] = stream * self._streams.length + number % self._streams.length

@@ -116,7 +116,7 @@ def test_a_greedy_collector_follows_its_network():
     collector = Collector(setup, control, slots)
     network = QNetwork(SHAPE)
     state = network.state_dict()
-    state["advantage.bias"][3] = 100.0  # run to the right, whatever is seen
+    state["advantage.bias"].view(7, -1)[3, -1] = 100.0  # run to the right, whatever is seen
     slots.publish(state)
     collector.take_weights()
     rows = _poisoned_rows(2, 8)

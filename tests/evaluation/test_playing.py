@@ -30,7 +30,7 @@ def _network(action=None, seed=0):
     torch.manual_seed(seed)
     network = QNetwork(NetworkShape((4, 8, 8), 16, 7)).eval().requires_grad_(False)
     if action is not None:
-        network.advantage.bias[action] = 100.0
+        network.advantage.bias.view(7, -1)[action, -1] = 100.0
     return network
 
 

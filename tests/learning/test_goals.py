@@ -51,7 +51,7 @@ def test_networks_count_as_they_were_at_the_last_refresh(networks):
     before = _goals(online, target, sample)
     with torch.no_grad():
         for network in networks:
-            network.value.bias += 1.0
+            network.value.bias[50] += 5.0
             network.features[1].running_mean += 0.5
             network.advantage.weight.normal_()
     ahead.fill(sample)

@@ -45,16 +45,16 @@ def _same(one, two):
     return all(torch.equal(a, b) for a, b in zip(one.values(), two.values(), strict=True))
 
 
-def test_repeated_updates_on_one_batch_lower_its_loss():
+def test_repeated_updates_on_one_batch_lower_its_error():
     learner = _learner(target_update_interval=10**6)
     sample = _sample(8)
     learner.train(lambda: sample)
-    first = learner.take_figures().loss
+    first = learner.take_figures().td_error
     for _ in range(100):
         learner.train(lambda: sample)
     learner.take_figures()
     learner.train(lambda: sample)
-    assert learner.take_figures().loss < first / 3
+    assert learner.take_figures().td_error < first / 3
 
 
 @pytest.mark.parametrize(("accumulation", "steps", "updates", "calls"), [(1, 4, 4, 1), (4, 4, 1, 1), (4, 2, 1, 2)])

@@ -1,55 +1,87 @@
+import pytest
 import torch
 
-from mario_rl.learning.losses import MicroBatch, double_q_loss
+from mario_rl.learning.losses import MicroBatch, double_q_goals, double_q_loss
+from mario_rl.value_bins import ValueBins
+
+BINS = ValueBins(-2.0, 2.0, 40)
 
 
-def _batch(returns, discounts, actions):
+def _batch(returns, discounts, actions, goals=None):
     pictures = torch.zeros(len(returns), 4, 84, 84)
     return MicroBatch(
         states=pictures,
         actions=torch.tensor(actions),
-        goals=None,
+        goals=goals,
         next_states=pictures + 1,
         returns=torch.tensor(returns),
         discounts=torch.tensor(discounts),
     )
 
 
+def _certain(values):
+    """Histograms of a network that is sure of these values."""  # [actions] -> [1, actions, bins]
+    return (BINS.histogram(torch.tensor(values)) + 1e-9).log()[None]
+
+
 def test_the_online_network_chooses_and_the_target_network_values():
-    online = torch.tensor([[1.0, 2.0]])  # Q of the state; action 0 is taken: 1.0
     online_next = torch.tensor([[5.0, 3.0]])  # prefers action 0 ...
     target_next = torch.tensor([[0.5, 100.0]])  # ... which the target values at 0.5, not at its own maximum
-    figures = double_q_loss(lambda _: online, lambda _: online_next, lambda _: target_next, _batch([0.25], [0.9], [0]))
-    td_error = 0.25 + 0.9 * 0.5 - 1.0
-    torch.testing.assert_close(figures.td_error, torch.tensor(abs(td_error)))
-    torch.testing.assert_close(figures.loss, torch.tensor(0.5 * td_error**2))
+    pictures = torch.zeros(1, 4, 84, 84)
+    goals = double_q_goals(
+        lambda _: online_next, lambda _: target_next, pictures, torch.tensor([0.25]), torch.tensor([0.9])
+    )
+    torch.testing.assert_close(goals, torch.tensor([0.25 + 0.9 * 0.5]))
 
 
 def test_a_discount_of_zero_leaves_the_return_alone():
-    figures = double_q_loss(
-        lambda _: torch.tensor([[0.0, 0.0]]),
-        lambda _: torch.tensor([[1e6, 0.0]]),
-        lambda _: torch.tensor([[1e6, 0.0]]),
-        _batch([-1.0], [0.0], [1]),
-    )
-    torch.testing.assert_close(figures.td_error, torch.tensor(1.0))
+    huge, pictures = torch.tensor([[1e6, 0.0]]), torch.zeros(1, 4, 84, 84)
+    goals = double_q_goals(lambda _: huge, lambda _: huge, pictures, torch.tensor([-1.0]), torch.tensor([0.0]))
+    torch.testing.assert_close(goals, torch.tensor([-1.0]))
 
 
-def test_large_errors_count_linearly():
+def test_the_action_taken_is_compared_with_its_goal():
+    next_values = torch.tensor([[0.5, 0.0]])
     figures = double_q_loss(
-        lambda _: torch.tensor([[0.0]]),
-        lambda _: torch.zeros(1, 1),
-        lambda _: torch.zeros(1, 1),
-        _batch([10.0], [0.0], [0]),
+        lambda _: _certain([1.0, -1.0]), lambda _: next_values, lambda _: next_values, BINS, _batch([0.25], [1.0], [1])
     )
-    torch.testing.assert_close(figures.loss, torch.tensor(9.5))  # Huber: |10| - 0.5
+    torch.testing.assert_close(figures.q_value, torch.tensor(-1.0), rtol=0, atol=1e-3)
+    torch.testing.assert_close(figures.td_error, torch.tensor(1.75), rtol=0, atol=1e-3)
+    right = double_q_loss(
+        lambda _: _certain([1.0, 0.75]), lambda _: next_values, lambda _: next_values, BINS, _batch([0.25], [1.0], [1])
+    )
+    assert right.loss < figures.loss
+
+
+def test_goals_that_are_given_are_used():
+    figures = double_q_loss(
+        lambda _: _certain([1.0, -1.0]),
+        lambda _: pytest.fail("asked"),
+        lambda _: pytest.fail("asked"),
+        BINS,
+        _batch([0.25], [0.9], [0], goals=torch.tensor([1.5])),
+    )
+    torch.testing.assert_close(figures.td_error, torch.tensor(0.5), rtol=0, atol=1e-3)
+
+
+def test_what_is_learned_is_the_mean_however_rare_the_failure():
+    # One action that ends at 1 four times of five, and at -1 the fifth time. Huber's loss would settle at 0.75.
+    logits = torch.zeros(1, 1, 40, requires_grad=True)
+    outcomes = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0])
+    batch = _batch([0.0] * 5, [0.0] * 5, [0] * 5, goals=outcomes)
+    optimizer = torch.optim.Adam([logits], lr=0.3)
+    for _ in range(300):
+        optimizer.zero_grad()
+        double_q_loss(lambda _: logits.expand(5, 1, 40), None, None, BINS, batch).loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(BINS.mean(logits).squeeze(), torch.tensor(0.6), rtol=0, atol=0.02)
 
 
 def test_no_gradient_flows_through_the_goal():
     next_values = torch.ones(1, 2, requires_grad=True)
-    taken = torch.zeros(1, 2, requires_grad=True)
+    logits = torch.zeros(1, 2, 40, requires_grad=True)
     double_q_loss(
-        lambda _: taken, lambda _: next_values, lambda _: next_values, _batch([0.0], [1.0], [0])
+        lambda _: logits, lambda _: next_values, lambda _: next_values, BINS, _batch([0.0], [1.0], [0])
     ).loss.backward()
     assert next_values.grad is None
-    assert taken.grad is not None
+    assert logits.grad is not None

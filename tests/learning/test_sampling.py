@@ -15,7 +15,7 @@ def _sampler(seed=0, filled=True):
         player = Player(0, EPISODES)
         for _ in range(10):
             replay.append(0, rows_of(player.play(20)))
-    return UniformSampler(replay, n_step=3, gamma=0.9, rng=np.random.default_rng(seed))
+    return UniformSampler(replay, n_step=3, gamma=0.9, max_shift=2, rng=np.random.default_rng(seed))
 
 
 def _copies(samples, count):

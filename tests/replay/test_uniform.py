@@ -94,8 +94,8 @@ class ModelStream:
 # --- Reading what the sampler gives.
 
 
-def new_sampler(replay, n_step, seed=0):
-    return UniformSampler(replay, n_step, GAMMA, np.random.default_rng(seed))
+def new_sampler(replay, n_step, seed=0, max_shift=0):
+    return UniformSampler(replay, n_step, GAMMA, max_shift, np.random.default_rng(seed))
 
 
 def read_samples(buffer):
@@ -402,7 +402,7 @@ def sample_overtaken_by(num_rows, buffer):
     """Draw from a wrapped stream while that many rows are appended; the sampler, and all samples there ever were."""
     replay, model, players = filled_replay(num_chunks=30, num_streams=1)
     rng = OvertakingGenerator(np.random.PCG64(0))
-    sampler = UniformSampler(replay, 3, GAMMA, rng)
+    sampler = UniformSampler(replay, 3, GAMMA, 0, rng)
 
     def append():
         for begin in range(0, num_rows, LONGEST_CHUNK):
@@ -464,3 +464,19 @@ def test_samples_are_whole_while_another_thread_appends_and_wraps_around():
             assert expected[identity] == sample
     appender.join()
     assert replay.written_end.tolist() == [num_chunks * LONGEST_CHUNK] * num_streams
+
+
+def test_states_are_shifted_a_little_and_next_states_are_not():
+    replay = ReplayStreams(1, 400)
+    player = Player(0, [(30, Mark.TERMINATED)])
+    for _ in range(10):
+        rows = rows_of(player.play(20))
+        rows.frame[:] = np.arange(84, dtype=np.uint8)[:, None] * 2 + np.arange(84, dtype=np.uint8)  # 2 y + x
+        replay.append(0, rows)
+    sampler, buffer = new_sampler(replay, 3, max_shift=2), SampleBuffer(256)
+    sampler.sample(buffer)
+    states, next_states = buffer.pictures[:, 0].numpy(), buffer.pictures[:, 1].numpy()
+    assert (next_states[:, :, 40, 40] == 120).all()
+    inside = states[:, :, 10:-10, 10:-10].astype(int) - next_states[:, :, 10:-10, 10:-10]
+    assert (inside == inside[:, :1, :1, :1]).all()  # a whole stack is shifted as one
+    assert set(inside[:, 0, 0, 0]) == set(range(-6, 7))  # 2 * (-2 .. 2) + (-2 .. 2)

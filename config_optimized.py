@@ -17,7 +17,7 @@ FRAME_SKIP = 4  # frames an action is held: 15 decisions a second are enough for
 NOOP_START_MAX_FRAMES = 30  # episodes start after 0-30 idle frames, or a greedy policy sees one single episode
 NO_PROGRESS_DECISIONS = 150  # cut an episode after 10 s without getting further: standing at a pipe teaches little
 REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a death at -1
-FLAG_BONUS = 1.0  # added on the decision that reaches the flag: the raw reward pays nothing for it
+FLAG_BONUS = 8.0  # for the flag: what running on for ever would be worth (0.8 a decision). Less, and it is avoided
 PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
 
 # --- Collectors: processes that play ----------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ PICTURE_SHIFT = 2  # states are trained on shifted by up to so many pixels: the 
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
 TARGET_TAU = 0.005  # soft: half of the way after 140 updates
-WEIGHT_AVERAGING = 0.1  # what acts is an average over the last tenth of all updates: steadier; 0 is off
+WEIGHT_AVERAGING = 0.05  # what acts is an average over the last twentieth of all updates: steadier; 0 is off
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
 VALUE_BINS = 60  # a value is learned as a histogram: 60 bins of 0.2 between -3 and 9, which follow from GAMMA

@@ -18,6 +18,7 @@ from mario_rl.emulation.rules import Level
 from mario_rl.errors import UserError
 
 OVERRIDES_NAME = "CPU_OVERRIDES"
+FASTEST_PIXELS = 3.0  # that Mario runs in a frame, and so the largest raw reward
 MAX_RING_SLOTS = 4096  # a doorbell's pipe holds at least so many bytes
 # Words that people know from other trainers, and what they are called here.
 _ALSO_KNOWN_AS = {"LR": "LEARNING_RATE", "EPOCHS": "MAX_EPOCHS", "DISCOUNT": "GAMMA", "NUM_WORKERS": "NUM_PROCESSES"}
@@ -130,9 +131,10 @@ class Settings:
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """The values that can occur: from three deaths at once to running at 3 pixels a frame forever, and a flag."""
-        running = 3.0 * self.frame_skip * self.reward_scale / max(1.0 - self.gamma, 0.001)
-        return round(-45.0 * self.reward_scale, 6), round(running + max(0.0, self.flag_bonus), 6)
+        """The values that can occur: from three deaths at once to the flag, or to running forever, and a little more."""
+        running = FASTEST_PIXELS * self.frame_skip * self.reward_scale / max(1.0 - self.gamma, 0.001)
+        highest = max(running, self.flag_bonus) * 9 / 8
+        return round(-45.0 * self.reward_scale, 6), round(highest, 6)
 
     @property
     def num_streams(self) -> int:

@@ -18,7 +18,9 @@ from mario_rl.files import replace_durably
 from mario_rl.network import NetworkShape, QNetwork
 
 FORMAT = "mario-rl-policy-3"
-OBSERVATION = "4 pictures of 84 x 84 pixels, grey, -1 to 1, held buttons in the corner"  # what the network sees
+OBSERVATION = (
+    "4 pictures of 84 x 84 pixels, grey with dark blues, -1 to 1, held buttons in the corner"  # what the network sees
+)
 
 
 class PolicyError(UserError):
@@ -69,9 +71,14 @@ def read_policy(path: Path) -> Policy:
         raise PolicyError(f"{path} is no model file ({error}): give a .safetensors file, as in models/.") from None
     if not metadata.get("format", "").startswith("mario-rl-policy-"):
         raise PolicyError(f"{path} was not exported by this project: give a .safetensors file from its models/ folder.")
-    if metadata["format"] != FORMAT or metadata.get("observation") != OBSERVATION:
+    if metadata["format"] != FORMAT:
         raise PolicyError(
-            f"{path} was trained with other observations ({metadata.get('observation', 'pictures in 0 to 1')[:80]}) "
+            f"{path} is of another version of this project ({metadata['format'][:40]}, this one reads {FORMAT}): "
+            "train it again."
+        )
+    if metadata.get("observation") != OBSERVATION:
+        raise PolicyError(
+            f"{path} was trained with other observations ({metadata.get('observation', 'unknown')[:80]}) "
             f"than this version's ({OBSERVATION}): train it again."
         )
     try:

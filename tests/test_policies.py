@@ -135,21 +135,28 @@ def test_a_safetensors_file_from_elsewhere_is_refused(tmp_path, network, metadat
 
 
 @pytest.mark.parametrize(
-    "change", [{"format": "mario-rl-policy-1"}, {"observation": "sounds"}, {"observation": OBSERVATION + " twice"}]
+    ("change", "reason"),
+    [
+        ({"format": "mario-rl-policy-1"}, "another version of this project (mario-rl-policy-1, this one reads"),
+        ({"observation": "sounds"}, "other observations (sounds)"),
+        ({"observation": OBSERVATION + " twice"}, "other observations"),
+    ],
 )
-def test_a_model_of_other_observations_is_refused(tmp_path, network, change):
+def test_a_model_of_other_observations_is_refused(tmp_path, network, change, reason):
     path = tmp_path / "model.safetensors"
     state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     save_file(state, path, METADATA | change)
-    assert "other observations" in refusal(path)
+    assert reason in refusal(path)
 
 
 LARGE = json.dumps(SHAPE._replace(hidden_units=10**9)._asdict())
+ENDLESS = json.dumps(SHAPE._replace(value_high=float("inf"))._asdict())
+BACKWARDS = json.dumps(SHAPE._replace(value_low=5.0, value_high=4.0)._asdict())
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"shape": shape} for shape in ("{", "[]", "{}", "7", json.dumps({"channels": 3}), LARGE)]
+    [{"shape": shape} for shape in ("{", "[]", "{}", "7", json.dumps({"channels": 3}), LARGE, ENDLESS, BACKWARDS)]
     + [
         {"actions": "dance"},
         {"actions": "complex"},

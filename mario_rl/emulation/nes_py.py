@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART, SCREEN_HEIGHT, SCREEN_WIDTH, Outcomes
+from mario_rl.emulation.greys import GREY_WEIGHTS
 from mario_rl.emulation.rom import find_rom
 from mario_rl.emulation.rules import NOOP, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
@@ -87,6 +88,9 @@ class _Game:
         return total, False, False
 
 
+_BGRX_TO_GREY = np.array([[*reversed(GREY_WEIGHTS), 0.0]])
+
+
 class NesPyEmulator:
     """A batch of nes-py consoles, played one after the other."""
 
@@ -124,7 +128,7 @@ class NesPyEmulator:
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now, grey and resized."""
         for game, picture in zip(self._games, pictures[:, tick], strict=True):
-            cv2.cvtColor(game.console.screen_bgrx, cv2.COLOR_BGRA2GRAY, dst=self._grey)
+            cv2.transform(game.console.screen_bgrx, _BGRX_TO_GREY, dst=self._grey)
             cv2.resize(self._grey, (FRAME_SIZE, FRAME_SIZE), dst=picture, interpolation=cv2.INTER_AREA)
 
     def ram(self, game: int) -> npt.NDArray[np.uint8]:

@@ -11,6 +11,7 @@ import pytest
 
 from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART
+from mario_rl.emulation.greys import grey_levels
 from mario_rl.emulation.rules import CHANGE_AREA_TIMER, PLAYER_STATE
 from mario_rl.environment.actions import RIGHT, A, B
 from tests.emulation.games import WINNING_BUTTONS, Games, random_buttons
@@ -56,7 +57,15 @@ class Write(NamedTuple):
 
 
 def _grey(screen):
-    return cv2.resize(cv2.cvtColor(screen, cv2.COLOR_RGB2GRAY), (84, 84), interpolation=cv2.INTER_AREA)
+    return cv2.resize(grey_levels(screen), (84, 84), interpolation=cv2.INTER_AREA)
+
+
+def test_what_moves_is_brighter_than_what_is_behind_it():
+    colours = [(104, 136, 252), (0, 0, 0), (248, 56, 0), (252, 160, 68), (172, 124, 0), (228, 92, 16), (0, 136, 136)]
+    levels = grey_levels(np.array(colours, np.uint8)).tolist()
+    sky, black, clothes, skin, hair, goomba, teal_goomba = levels
+    assert min(clothes, skin, hair, goomba) > sky + 60  # the eye's weights: 107, 177, 124 and 124 against 140
+    assert teal_goomba > black + 30
 
 
 def _distance(picture, other):

@@ -1,6 +1,8 @@
-"""The console's 64 colours, as nes-py shows them, and their grey levels as OpenCV computes them."""
+"""The console's 64 colours, as nes-py shows them, and their grey levels."""
 
 import numpy as np
+
+from mario_rl.emulation.greys import grey_levels
 
 _RGB = """
 7C7C7C 0000FC 0000BC 4428BC 940084 A80020 A81000 881400 503000 007800 006800 005800 004058 000000 000000 000000
@@ -10,9 +12,5 @@ FCFCFC A4E4FC B8B8F8 D8B8F8 F8B8F8 F8A4C0 F0D0B0 FCE0A8 F8D878 D8F878 B8F8B8 B8F
 """
 RGB = np.array([list(bytes.fromhex(colour)) for colour in _RGB.split()], np.uint8)  # [64, 3]
 
-# OpenCV's fixed-point weights of red, green and blue (0.299, 0.587, 0.114), rounded to the nearest.
-_GREY_BITS = 15
-_GREY_WEIGHTS = np.array([9798, 19235, 3735])
-GREYS = ((RGB @ _GREY_WEIGHTS + (1 << (_GREY_BITS - 1))) >> _GREY_BITS).astype(np.uint8)  # [64]
-
+GREYS = grey_levels(RGB)  # [64]
 COLOUR_NUMBERS = np.arange(64, dtype=np.uint8)

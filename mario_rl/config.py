@@ -131,7 +131,7 @@ class Settings:
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """The values that can occur: from three deaths at once to the flag, or to running forever, and a little more."""
+        """The values that can occur: from three deaths at once to the flag or to running forever, and a little more."""
         running = FASTEST_PIXELS * self.frame_skip * self.reward_scale / max(1.0 - self.gamma, 0.001)
         highest = max(running, self.flag_bonus) * 9 / 8
         return round(-45.0 * self.reward_scale, 6), round(highest, 6)

@@ -84,7 +84,7 @@ def poisoned_replay(like):
 
 def draw(replay, seed=3, size=64):
     buffer = SampleBuffer(size)
-    UniformSampler(replay, 5, 0.9, 2, np.random.default_rng(seed)).sample(buffer)
+    UniformSampler(replay, 5, 0.9, 0, np.random.default_rng(seed)).sample(buffer)
     return buffer
 
 

@@ -126,7 +126,7 @@ def test_exported_weights_start_another_run_here_a_serial_one(finished_project):
 def test_a_signal_during_training_saves_and_leaves_nothing_behind(project, number):
     segments_before = _segments()
     process = start(command(project))
-    _wait_for(process, "Loss: 0.")
+    _wait_for(process, "TD Error: 0.")
     children = _children(process)
     assert len([child for child in children if child.is_running()]) >= 2
     os.killpg(process.pid, number)  # Ctrl-C, a service manager and a closed terminal all signal the whole group

@@ -194,7 +194,8 @@ def prepare(plan: HardwarePlan) -> None:
     keep_freed_memory()
     # Gradients fade into numbers so small that the processor takes its slow path; zero does as well for them. NumPy
     # measures the limits of floats when it first needs them, and would warn about it: let it do so before.
-    np.finfo(np.float32), np.finfo(np.float64)
+    for kind in (np.float32, np.float64):
+        np.finfo(kind)
     torch.set_flush_denormal(True)
     if plan.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, which torch.compile asks for on Ampere and newer

@@ -40,6 +40,10 @@ BUFFER_SIZE = 50_000  # was 10,000; single frames are stored, so 50,000 experien
 EXPERIENCE_BATCH_SIZE = 1_000  # a commit moves at least so many into replay, or what is there after half a second
 WARMUP_EXPERIENCES = 10_000  # learning begins when replay holds so many: earlier batches would repeat themselves
 REPLAY_RATIO = 8.0  # experiences trained on for each one collected; whoever runs ahead waits. 0 switches it off
+PRIORITIZED_REPLAY = False  # draw what was guessed wrong more often; uniform is simpler, and measured as good here
+PRIORITY_EXPONENT = 0.6  # how strongly the error counts: 0 is uniform, 1 in proportion to it
+PRIORITY_CORRECTION = 0.4  # how much less such samples count in the loss: 0 not at all, 1 makes up for all of it ...
+PRIORITY_CORRECTION_DECISIONS = 400_000  # ... which is reached after so many decisions
 
 # --- Learning ---------------------------------------------------------------------------------------------------------
 BATCH_SIZE = 512  # was 256; one forward and backward of this size is a micro-batch
@@ -60,7 +64,8 @@ TARGET_TAU = 0.005  # soft: half of the way after 140 updates
 WEIGHT_AVERAGING = 0.05  # what acts is an average over the last twentieth of all updates: steadier; 0 is off
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
-VALUE_BINS = 60  # a value is learned as a histogram: 60 bins of 0.2 between -3 and 9, which follow from GAMMA
+VALUE_HEAD = "histogram"  # a value is learned as a distribution: as a "histogram", or as its "quantiles"
+VALUE_BINS = 60  # the histogram's bins, of 0.2 between -3 and 9, which follow from GAMMA; or the number of quantiles
 
 # --- Hardware ---------------------------------------------------------------------------------------------------------
 DEVICE = "auto"  # "auto" takes a CUDA GPU where there is one; "cpu" or "cuda" insist

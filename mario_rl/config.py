@@ -78,10 +78,14 @@ class Settings:
     experience_batch_size: Annotated[int, Positive]
     warmup_experiences: Annotated[int, Positive]
     replay_ratio: Annotated[float, Between(0.0, 1e3)]
+    prioritized_replay: bool
+    priority_exponent: Annotated[float, Probability]
+    priority_correction: Annotated[float, Probability]
+    priority_correction_decisions: Annotated[int, Positive]
 
     batch_size: Annotated[int, Between(2, 65_536)]
     gradient_accumulation_steps: Annotated[int, Between(1, 1024)]
-    training_workers: Annotated[int, Between(1, 1)]
+    training_workers: Annotated[int, Between(1, 64)]
     training_steps_per_sample: Annotated[int, Between(1, 1024)]
     learning_rate: Annotated[float, Between(1e-9, 1.0)]
     final_learning_rate: Annotated[float, Between(1e-9, 1.0)]
@@ -97,6 +101,7 @@ class Settings:
     weight_averaging: Annotated[float, Between(0.0, 1.0)]
     network_channels: Annotated[tuple[int, int, int], Between(1, 4096)]
     hidden_units: Annotated[int, Between(1, 65_536)]
+    value_head: Literal["histogram", "quantiles"]
     value_bins: Annotated[int, Between(2, 1000)]
 
     device: Literal["auto", "cpu", "cuda"]
@@ -322,7 +327,7 @@ def _conflicts(checked: dict[str, Any]) -> list[str]:
     for name, value in checked.items():
         object.__setattr__(partial, name, value)
     faults = []
-    for rule in (_levels_fit, _steps_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
+    for rule in (_levels_fit, _steps_fit, _workers_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
         with contextlib.suppress(AttributeError):
             faults += rule(partial)
     return faults
@@ -344,6 +349,15 @@ def _steps_fit(s: Settings) -> list[str]:
     return [
         f"TRAINING_STEPS_PER_SAMPLE = {steps} and GRADIENT_ACCUMULATION_STEPS = {accumulation}: "
         "one must divide the other; set both to the same number."
+    ]
+
+
+def _workers_fit(s: Settings) -> list[str]:
+    if s.training_workers == 1 or not s.prioritized_replay:
+        return []
+    return [
+        f"TRAINING_WORKERS = {s.training_workers} and PRIORITIZED_REPLAY = True: several workers would need a lock "
+        "around the priorities; set TRAINING_WORKERS to 1 or PRIORITIZED_REPLAY to False."
     ]
 
 

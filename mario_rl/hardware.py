@@ -46,6 +46,7 @@ class HardwarePlan:
     device_name: str
     num_gpus: int  # GPUs a micro-batch is split over; 0 on a CPU
     learner_threads: int
+    workers: int  # that train side by side
     goals_ahead: bool  # half of the learner's threads compute goals while the other half trains
     autocast_dtype: torch.dtype | None  # None: everything in float32
     precision: Choice
@@ -53,6 +54,11 @@ class HardwarePlan:
     compilation: Choice
     replay_bytes: int
     ring_bytes: int
+
+    @property
+    def threads_each(self) -> int:
+        """CPU threads of whoever trains: a worker, or the half that does not compute goals."""
+        return max(1, self.learner_threads // (2 if self.goals_ahead else self.workers))
 
 
 def num_cores() -> int:
@@ -77,6 +83,12 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
     filled_cores = settings.num_processes if settings.emulator == "nes_py" and not serial else 0
     free_cores = num_cores() - filled_cores
     learner_threads = settings.learner_threads or max(1, free_cores)
+    workers = 1 if serial else settings.training_workers
+    if workers > 1 and on_gpu:
+        raise HardwareError(
+            f"TRAINING_WORKERS = {workers} is for CPUs; a GPU works through one queue, and is filled by a larger "
+            "BATCH_SIZE: set TRAINING_WORKERS to 1."
+        )
     dtype, precision = _choose_precision(settings, device, learner_threads)
     mode, compilation = _choose_compilation(settings, device, num_gpus)
     num_slots, num_rings = (1, 1) if serial else (settings.ring_slots, settings.num_processes)
@@ -86,7 +98,8 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
         device_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
         num_gpus=num_gpus,
         learner_threads=learner_threads,
-        goals_ahead=not on_gpu and not serial and learner_threads > 1,
+        workers=workers,
+        goals_ahead=not on_gpu and not serial and learner_threads > 1 and workers == 1,
         autocast_dtype=dtype,
         precision=precision,
         compile_mode=mode,
@@ -141,6 +154,8 @@ def _measure_bfloat16(num_threads: int) -> float:
 def _choose_compilation(settings: Settings, device: torch.device, num_gpus: int) -> tuple[str | None, Choice]:
     if settings.compile == "off":
         return None, Choice("off", "COMPILE is off")
+    if settings.training_workers > 1:
+        return None, Choice("off", "each of TRAINING_WORKERS has networks of its own")
     if num_gpus > 1:
         return None, Choice(
             "off", "USE_DATA_PARALLEL copies the network to each GPU, which compiled graphs do not survive"

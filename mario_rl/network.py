@@ -2,17 +2,21 @@
 
 Each convolution has no bias (BatchNorm's shift replaces it) and is followed by BatchNorm and an in-place ReLU. The
 hidden layer is followed by LayerNorm, which lets it learn faster (docs/learning.md). The head is dueling: a state value
-and advantages that are centred on their mean, both in the logits of histograms (value_bins.py).
+and advantages that are centred on their mean. Both are distributions: the logits of histograms (value_bins.py), or
+quantiles (value_quantiles.py).
 """
 
 import copy
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.value_bins import ValueBins
+from mario_rl.value_quantiles import ValueQuantiles
+
+ValueHead = ValueBins | ValueQuantiles
 
 # kernel, stride of the three convolutions: 84 -> 20 -> 9 -> 7 pixels
 _CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))
@@ -30,7 +34,8 @@ class NetworkShape(NamedTuple):
     num_actions: int
     value_low: float = -3.0  # where the values' histogram begins ...
     value_high: float = 9.0  # ... and ends
-    value_bins: int = 60
+    value_bins: int = 60  # numbers that make up a value: the histogram's bins, or quantiles
+    value_head: Literal["histogram", "quantiles"] = "histogram"
 
 
 class QNetwork(nn.Module):
@@ -54,7 +59,7 @@ class QNetwork(nn.Module):
         self.hidden_norm = nn.LayerNorm(2 * shape.hidden_units)
         self.value = nn.Linear(shape.hidden_units, shape.value_bins)
         self.advantage = nn.Linear(shape.hidden_units, shape.num_actions * shape.value_bins)
-        self.bins = ValueBins(shape.value_low, shape.value_high, shape.value_bins)
+        self.head = _make_head(shape)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -70,15 +75,14 @@ class QNetwork(nn.Module):
         # thousands of updates to unlearn.
         for output in (self.value, self.advantage):
             nn.init.normal_(output.weight, std=0.01)
-        # The first guess of every value: a bell curve around 0. Without it, the middle of all bins.
-        self.value.bias.data.copy_(-(self.bins.centres**2) / 2)
+        self.value.bias.data.copy_(self.head.first_guess())
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Q-values from scaled pictures."""  # [B, 4, 84, 84] float in -1..1 -> [B, actions]
-        return self.bins.mean(self.logits(pictures))
+        return self.head.mean(self.outputs(pictures))
 
-    def logits(self, pictures: Tensor) -> Tensor:
-        """Histograms of the Q-values, which is what is trained."""  # [B, 4, 84, 84] -> [B, actions, bins]
+    def outputs(self, pictures: Tensor) -> Tensor:
+        """The distributions behind the Q-values, which are what is trained."""  # [B, 4, 84, 84] -> [B, actions, n]
         features = self.features(pictures).flatten(1)
         value_hidden, advantage_hidden = torch.relu(self.hidden_norm(self.hidden(features))).chunk(2, dim=1)
         # In float32 under autocast too: float16 knows Q-values near 10 only to 0.008, and actions would tie.
@@ -86,6 +90,12 @@ class QNetwork(nn.Module):
             value: Tensor = self.value(value_hidden.float())[:, None]
             advantage: Tensor = self.advantage(advantage_hidden.float()).unflatten(1, (self.shape.num_actions, -1))
         return value + advantage - advantage.mean(dim=1, keepdim=True)
+
+
+def _make_head(shape: NetworkShape) -> ValueHead:
+    if shape.value_head == "quantiles":
+        return ValueQuantiles(shape.value_bins)
+    return ValueBins(shape.value_low, shape.value_high, shape.value_bins)
 
 
 def scale_pictures(stacks: Tensor, out: Tensor | None = None) -> Tensor:

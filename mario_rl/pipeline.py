@@ -23,7 +23,10 @@ from mario_rl.learning.learner import Execution, Learner, LearningRules
 from mario_rl.learning.ledger import Ledger
 from mario_rl.learning.publishing import WeightPublisher
 from mario_rl.learning.sampling import SampleAhead, SampleInline
+from mario_rl.learning.workers import LoneWorker, WorkerTeam
 from mario_rl.network import NetworkShape
+from mario_rl.replay.prioritized import PrioritizedSampler
+from mario_rl.replay.sampler import Sampler
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 from mario_rl.sources import ParallelSource, SerialSource
@@ -56,9 +59,9 @@ class Pipeline:
     settings: Settings
     network_shape: NetworkShape
     replay: ReplayStreams
-    sampler: UniformSampler
-    samples: SampleAhead | SampleInline
+    sampler: Sampler
     learner: Learner
+    trainer: LoneWorker | WorkerTeam
     ledger: Ledger
     flow: FlowControl
     publisher: WeightPublisher
@@ -71,16 +74,19 @@ class Pipeline:
     def save(self, store: CheckpointStore) -> None:
         """Write a checkpoint of everything."""
         settings = self.settings
+        self.trainer.settle()
         numbers: dict[str, Any] = {
             "learner": self.learner.numbers(),
             "ledger": self.ledger.state(),
             "flow": self.flow.state(),
             "progress": vars(self.progress),
             "sampler_rng": self.sampler.rng.bit_generator.state,
+            "sampler": self.sampler.state(),
             "source": self.source.state(),
             "network_shape": self.network_shape._asdict(),
         }
-        tensors = self.learner.tensors() | self.source.tensors() | {"torch_rng": torch.get_rng_state()}
+        tensors = self.learner.tensors() | self.source.tensors() | self.sampler.tensors()
+        tensors["torch_rng"] = torch.get_rng_state()
         replay = self.replay if settings.checkpoint_replay else None
         store.save(tensors, numbers, replay, settings.replay_save_seconds)
 
@@ -93,6 +99,7 @@ class Pipeline:
         known = {entry.name for entry in fields(Progress)}  # a checkpoint of an older version may hold others
         self.progress = Progress(**{name: value for name, value in numbers["progress"].items() if name in known})
         self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
+        self.sampler.load(numbers.get("sampler", {}), tensors)
         torch.set_rng_state(tensors["torch_rng"])
         missing = []
         restored = restore_replay(checkpoint, self.replay, self.settings.envs_per_process)
@@ -112,7 +119,7 @@ class Pipeline:
         """Stop all processes and threads; safe to call once, in any state."""
         self.evaluator.stop()
         self.source.stop()
-        self.samples.close()
+        self.trainer.close()
         self.publisher.close()
 
     def start(self) -> None:
@@ -130,7 +137,28 @@ def network_shape(settings: Settings) -> NetworkShape:
     """The network that the settings ask for."""
     low, high = settings.value_range
     actions = len(ACTION_SETS[settings.actions])
-    return NetworkShape(settings.network_channels, settings.hidden_units, actions, low, high, settings.value_bins)
+    return NetworkShape(
+        settings.network_channels, settings.hidden_units, actions, low, high, settings.value_bins, settings.value_head
+    )
+
+
+def learning_rules(s: Settings) -> LearningRules:
+    """How the settings want it to learn."""
+    return LearningRules(
+        batch_size=s.batch_size,
+        accumulation_steps=s.gradient_accumulation_steps,
+        steps_per_sample=s.training_steps_per_sample,
+        learning_rate=s.learning_rate,
+        final_learning_rate=s.final_learning_rate,
+        learning_rate_decay_decisions=s.learning_rate_decay_decisions,
+        adam_epsilon=s.adam_epsilon,
+        max_gradient_norm=s.max_gradient_norm,
+        target_update=s.target_update,
+        target_update_interval=s.target_update_interval,
+        target_tau=s.target_tau,
+        weight_averaging=s.weight_averaging,
+        prioritized=s.prioritized_replay,
+    )
 
 
 def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial: bool) -> Pipeline:
@@ -140,7 +168,7 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
     num_streams = num_collectors * s.envs_per_process
     network_seed, sampler_seed, *collector_seeds = np.random.SeedSequence(s.seed).spawn(2 + num_collectors)
     torch.manual_seed(int(network_seed.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-    torch.set_num_threads(plan.learner_threads // 2 if plan.goals_ahead else plan.learner_threads)
+    torch.set_num_threads(plan.threads_each)
     context = multiprocessing.get_context("spawn")
 
     task = TaskRules(
@@ -155,34 +183,17 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         practice_share=s.practice_share,
     )
     shape = network_shape(s)
-    rules = LearningRules(
-        batch_size=s.batch_size,
-        accumulation_steps=s.gradient_accumulation_steps,
-        steps_per_sample=s.training_steps_per_sample,
-        learning_rate=s.learning_rate,
-        final_learning_rate=s.final_learning_rate,
-        learning_rate_decay_decisions=s.learning_rate_decay_decisions,
-        adam_epsilon=s.adam_epsilon,
-        max_gradient_norm=s.max_gradient_norm,
-        target_update=s.target_update,
-        target_update_interval=s.target_update_interval,
-        target_tau=s.target_tau,
-        weight_averaging=s.weight_averaging,
-    )
+    rules = learning_rules(s)
     execution = Execution(plan.device, plan.autocast_dtype, plan.compile_mode, plan.num_gpus)
     learner = Learner(shape, rules, execution)
     slots = WeightSlots(context, {name: tensor.cpu() for name, tensor in learner.online.state_dict().items()})
     publisher = WeightPublisher(slots, learner.averaged, inline=serial)
 
     replay = ReplayStreams(num_streams, s.buffer_size)
-    sampler = UniformSampler(replay, s.n_step, s.gamma, s.picture_shift, np.random.default_rng(sampler_seed))
-    sample_size = s.batch_size * s.training_steps_per_sample
-    samples: SampleAhead | SampleInline
-    if serial:
-        samples = SampleInline(sampler, sample_size)
-    else:
-        goals = learner.goals_ahead() if plan.goals_ahead else None
-        samples = SampleAhead(sampler, sample_size, plan.device.type == "cuda", goals)
+    # Each worker draws for itself; the first one's generator is the one that a checkpoint keeps.
+    seeds = [sampler_seed, *sampler_seed.spawn(plan.workers - 1)]
+    samplers = [_make_sampler(s, replay, np.random.default_rng(seed)) for seed in seeds]
+    trainer = _make_trainer(s, plan, learner, samplers, serial=serial)
 
     ledger = Ledger()
     # More than can be on its way (an uncommitted batch, two chunks of every collector), or both sides could wait.
@@ -235,9 +246,9 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         settings=s,
         network_shape=shape,
         replay=replay,
-        sampler=sampler,
-        samples=samples,
+        sampler=samplers[0],
         learner=learner,
+        trainer=trainer,
         ledger=ledger,
         flow=flow,
         publisher=publisher,
@@ -247,3 +258,31 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         ladder=ladder,
         progress=Progress(),
     )
+
+
+def _make_sampler(s: Settings, replay: ReplayStreams, rng: np.random.Generator) -> Sampler:
+    if not s.prioritized_replay:
+        return UniformSampler(replay, s.n_step, s.gamma, s.picture_shift, rng)
+    return PrioritizedSampler(
+        replay,
+        s.n_step,
+        s.gamma,
+        s.picture_shift,
+        rng,
+        exponent=s.priority_exponent,
+        correction=s.priority_correction,
+        correction_decisions=s.priority_correction_decisions,
+    )
+
+
+def _make_trainer(
+    s: Settings, plan: HardwarePlan, learner: Learner, samplers: list[Sampler], *, serial: bool
+) -> LoneWorker | WorkerTeam:
+    size, prioritized = s.batch_size * s.training_steps_per_sample, s.prioritized_replay
+    if plan.workers > 1:
+        return WorkerTeam(learner, [SampleInline(sampler, size) for sampler in samplers], plan.threads_each)
+    if serial:
+        return LoneWorker(learner, SampleInline(samplers[0], size, prioritized))
+    goals = learner.goals_ahead() if plan.goals_ahead else None
+    ahead = SampleAhead(samplers[0], size, plan.device.type == "cuda", goals, prioritized)
+    return LoneWorker(learner, ahead)

@@ -20,13 +20,15 @@ def describe_plan(plan: HardwarePlan, chosen: ChosenSettings, run_name: str, *, 
             f"{settings.num_processes} collector process{plural} with 1 thread and {settings.envs_per_process} "
             "emulators each"
         )
-    halves = ", half of them compute goals" if plan.goals_ahead else ""
+    use = ", half of them compute goals" if plan.goals_ahead else ""
+    if plan.workers > 1:
+        use = f" for {plan.workers} training workers"
     title = f"Mario RL, run {run_name}: level {' '.join(map(str, settings.levels_played))}, {settings.actions} actions"
     lines = [
         f"{title}, seed {settings.seed}",
         f"  device       {plan.device.type}: {plan.device_name}, {num_cores()} cores",
         f"  emulator     {EMULATORS[settings.emulator]}",
-        f"  threads      {collectors}; learner {plan.learner_threads}{halves}",
+        f"  threads      {collectors}; learner {plan.learner_threads}{use}",
         f"  precision    {plan.precision.value}: {plan.precision.reason}",
         f"  compile      {plan.compilation.value}: {plan.compilation.reason}",
         f"  memory       replay {megabytes(plan.replay_bytes)}, rings {megabytes(plan.ring_bytes)}",

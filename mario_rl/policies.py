@@ -112,7 +112,7 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
         raise PolicyError(
             f"{path} is another network ({json.dumps(policy.shape._asdict())}) than this run's "
             f"({json.dumps(shape._asdict())}): "
-            "set NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_BINS and GAMMA to what it was trained with."
+            "set NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA to what it was trained with."
         )
     return policy.state
 
@@ -129,8 +129,11 @@ def _parse_shape(text: str) -> NetworkShape:
     values = json.loads(text)
     first, second, third = values["channels"]
     low, high = float(values["value_low"]), float(values["value_high"])
+    head = values.get("value_head", "histogram")  # models from before there was a choice do not name it
+    if head not in ("histogram", "quantiles"):
+        raise ValueError
     shape = NetworkShape(
-        (first, second, third), values["hidden_units"], values["num_actions"], low, high, values["value_bins"]
+        (first, second, third), values["hidden_units"], values["num_actions"], low, high, values["value_bins"], head
     )
     sizes = (*shape.channels, shape.hidden_units, shape.num_actions, shape.value_bins)
     if not all(isinstance(size, int) and 1 <= size <= 4096 for size in sizes):

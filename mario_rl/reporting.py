@@ -155,7 +155,7 @@ class Reporter:
             "locks/mean_wait_milliseconds": report.mean_wait_milliseconds,
             "locks/hold_seconds": report.hold_seconds,
             "locks/contention_ratio": report.contention_ratio,
-        }
+        } | pipeline.trainer.take_lock_metrics()
 
 
 def _evaluation_metrics(group: str, total: Totals) -> Metrics:

@@ -169,8 +169,8 @@ def _load_checkpoint(
     if mine != saved:
         raise CheckpointError(
             f"The run's network has {saved}, the settings ask for {mine}: "
-            "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_BINS, ACTIONS and what the range of values "
-            "follows from (GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
+            "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS, ACTIONS and what the range of "
+            "values follows from (GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
         )
     epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
     if reached := limits.reached(epoch, collected, 0.0):

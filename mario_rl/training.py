@@ -158,7 +158,7 @@ def _train_until_done(
         # One round: sample calls, micro-batches, optimizer steps. Sampling happens one batch ahead in its own thread.
         if may_train():
             learner.set_learning_rate(ledger.collected)
-            ledger.add_trained(learner.train(pipeline.samples.next))
+            ledger.add_trained(pipeline.trainer.train())
             source.limit_collection(flow.collection_limit(ledger.trained))
 
         # Epochs are counted in finished episodes, so they also pass while replay is still warming up.

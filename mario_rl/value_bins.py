@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 _SPREAD = 0.75  # standard deviation of the bell curve, in bins
 
@@ -27,9 +28,25 @@ class ValueBins(nn.Module):
         self.register_buffer("centres", (edges[:-1] + edges[1:]) / 2, persistent=False)
         self._spread = _SPREAD * (high - low) / count
 
-    def mean(self, logits: Tensor) -> Tensor:
-        """The values that histograms stand for."""  # [..., bins] -> [...]
-        return (logits.softmax(dim=-1) * self.centres).sum(dim=-1)
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The values that histograms stand for."""  # [..., bins] logits -> [...]
+        return (outputs.softmax(dim=-1) * self.centres).sum(dim=-1)
+
+    def first_guess(self) -> Tensor:
+        """Where the output layer's bias begins: a bell curve around 0. Without it, the middle of all bins."""  # [bins]
+        return -(self.centres**2) / 2
+
+    def goals(self, next_outputs: Tensor, returns: Tensor, discounts: Tensor) -> Tensor:
+        """What the actions taken were worth, given the histograms that follow."""  # [B, bins], [B], [B] -> [B]
+        return returns + discounts * self.mean(next_outputs)
+
+    def goal_values(self, goals: Tensor) -> Tensor:
+        """Goals as plain values."""  # [B] -> [B]
+        return goals
+
+    def losses(self, outputs: Tensor, goals: Tensor) -> Tensor:
+        """How far histograms are from their goals: the cross-entropy."""  # [B, bins], [B] -> [B]
+        return functional.cross_entropy(outputs, self.histogram(goals), reduction="none")
 
     def histogram(self, values: Tensor) -> Tensor:
         """What histograms of single values should be; those outside count as the nearest inside."""  # [B] -> [B, bins]

@@ -31,6 +31,7 @@ SMALL = {
     "PROCESSOR_LOG_SECONDS": 1.0,
     "EPSILON_DECAY_DECISIONS": 300,
     "EVALUATION_DECISIONS": 0,  # a further process that imports torch
+    "LEARNER_THREADS": 1,  # two tests run at a time
 }
 
 

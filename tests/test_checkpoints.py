@@ -19,8 +19,9 @@ from mario_rl.checkpoints import (
     restore_replay,
 )
 from mario_rl.experience import FRAME_SIZE, Mark, Rows
+from mario_rl.replay.sampler import SampleBuffer
 from mario_rl.replay.streams import ReplayStreams
-from mario_rl.replay.uniform import SampleBuffer, UniformSampler
+from mario_rl.replay.uniform import UniformSampler
 
 PLENTY_OF_TIME = 1e6
 FILES = (TENSORS, NUMBERS, REPLAY, MANIFEST)

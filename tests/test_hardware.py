@@ -106,7 +106,7 @@ def test_the_learner_gets_the_cores_that_the_collectors_leave(
     cores, emulator, num_cores, num_processes, serial, expected
 ):
     cores(num_cores)
-    sizes = {"BUFFER_SIZE": 10_000, "REP_Q_SIZE": 1_000, "WARMUP_EXPERIENCES": 500}
+    sizes = {"LEARNER_THREADS": 0, "BUFFER_SIZE": 10_000, "REP_Q_SIZE": 1_000, "WARMUP_EXPERIENCES": 500}
     settings = small_settings(EMULATOR=emulator, NUM_PROCESSES=num_processes, **sizes)
     assert make_plan(settings, serial=serial).learner_threads == expected
 
@@ -210,7 +210,7 @@ def test_a_gpu_computes_in_float16():
 
 def test_the_plan_shows_every_choice_with_its_reason_and_where_settings_come_from(cores):
     cores(4)
-    settings = small_settings(COMPILE="auto")
+    settings = small_settings(COMPILE="auto", LEARNER_THREADS=0)
     values = {name.upper(): value for name, value in vars(settings).items()}
     chosen: ChosenSettings = choose_settings(
         values, {"HIDDEN_UNITS": 24}, {"SEED": 7, "NETWORK_CHANNELS": (2, 3, 4)}, has_gpu=lambda: False

@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parent.parent / "mario_rl"
 
 # Lowest first. A module may import from its own layer's package and from lower layers, never upwards.
 LAYERS = (
-    ("errors", "files", "compiling", "child_processes", "value_bins"),
+    ("errors", "files", "compiling", "child_processes", "value_bins", "value_quantiles"),
     ("films", "plotting"),
     ("experience", "telemetry"),
     ("emulation", "network"),

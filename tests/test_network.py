@@ -22,11 +22,11 @@ def test_convolutions_start_with_he_variance():
 def test_advantages_are_centred_so_the_mean_histogram_is_the_value():
     network = QNetwork(SHAPE).eval()
     pictures = torch.rand(3, 4, 84, 84)
-    logits = network.logits(pictures)
-    assert logits.shape == (3, 7, 60)
+    outputs = network.outputs(pictures)
+    assert outputs.shape == (3, 7, 60)
     hidden = torch.relu(network.hidden_norm(network.hidden(network.features(pictures).flatten(1))))
-    torch.testing.assert_close(logits.mean(dim=1), network.value(hidden[:, :16]))
-    torch.testing.assert_close(network(pictures), network.bins.mean(logits))
+    torch.testing.assert_close(outputs.mean(dim=1), network.value(hidden[:, :16]))
+    torch.testing.assert_close(network(pictures), network.head.mean(outputs))
 
 
 def test_the_first_guess_of_every_value_is_near_zero():

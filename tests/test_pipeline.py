@@ -40,11 +40,23 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, one_thread):
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"PRIORITIZED_REPLAY": True, "VALUE_HEAD": "quantiles", "VALUE_BINS": 8},  # which has the most to restore
+        pytest.param({}, marks=pytest.mark.long),
+    ],
+)
+def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, one_thread, variant):
     # Few updates and frequent publications: at the interruption the collector acts with older weights than the newest,
     # and a publication is due that belongs before the next chunk.
     settings = small_settings(
-        ENVS_PER_PROCESS=3, REPLAY_RATIO=0.5, PUBLISH_MAX_DECISIONS=60, MODEL_UPDATE_FREQUENCY=100, **one_thread
+        ENVS_PER_PROCESS=3,
+        REPLAY_RATIO=0.5,
+        PUBLISH_MAX_DECISIONS=60,
+        MODEL_UPDATE_FREQUENCY=100,
+        **one_thread,
+        **variant,
     )
     whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=400))
     _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=200))
@@ -60,6 +72,9 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, 
         assert torch.equal(tensor, parts.source.tensors()[name]), name
     assert whole.source.state() == parts.source.state()
     assert whole.sampler.rng.bit_generator.state == parts.sampler.rng.bit_generator.state
+    assert whole.sampler.state() == parts.sampler.state()
+    for name, tensor in whole.sampler.tensors().items():
+        assert torch.equal(tensor, parts.sampler.tensors()[name]), name
     assert torch.equal(whole.replay.frames, parts.replay.frames)
     for column in ("action", "reward", "marks", "history", "written_end"):
         assert np.array_equal(getattr(whole.replay, column), getattr(parts.replay, column)), column

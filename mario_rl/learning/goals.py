@@ -13,7 +13,7 @@ from torch import Tensor
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.learning.losses import double_q_goals
 from mario_rl.network import QNetwork, scale_pictures
-from mario_rl.replay.uniform import SampleBuffer
+from mario_rl.replay.sampler import SampleBuffer
 
 
 class GoalsAhead:
@@ -39,15 +39,21 @@ class GoalsAhead:
     def fill(self, sample: SampleBuffer) -> None:
         """Compute the goals of a sample call, a micro-batch at a time."""
         online, target = self._copies
-        if sample.goals is None:
-            sample.goals = torch.empty(sample.size)
         with torch.autocast("cpu", self._dtype, enabled=self._dtype is not None):
             for begin in range(0, sample.size, len(self._next_states)):
                 rows = slice(begin, begin + len(self._next_states))
                 next_states = scale_pictures(sample.pictures[rows, 1], out=self._next_states)
-                sample.goals[rows] = double_q_goals(
-                    online, target, next_states, sample.returns[rows], sample.discounts[rows]
+                goals = double_q_goals(
+                    online.outputs,
+                    target.outputs,
+                    target.head,
+                    next_states,
+                    sample.returns[rows],
+                    sample.discounts[rows],
                 )
+                if sample.goals is None:
+                    sample.goals = torch.empty(sample.size, *goals.shape[1:])
+                sample.goals[rows] = goals
 
 
 def _tensors(network: QNetwork) -> list[Tensor]:

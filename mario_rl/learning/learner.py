@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.learning.goals import GoalsAhead
-from mario_rl.learning.losses import LossFigures, MicroBatch, QFunction, double_q_loss
+from mario_rl.learning.losses import LossFigures, MicroBatch, OutputFunction, double_q_loss
 from mario_rl.network import NetworkShape, QNetwork, eval_twin, scale_pictures
-from mario_rl.replay.uniform import SampleBuffer
+from mario_rl.replay.sampler import SampleBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class LearningRules(NamedTuple):
     target_update_interval: int  # updates, for "hard"
     target_tau: float  # for "soft"
     weight_averaging: float  # the share of all updates so far that the average looks back over
+    prioritized: bool = False  # samples carry weights, and get their errors back
 
     @property
     def micro_batches_per_round(self) -> int:
@@ -64,7 +65,7 @@ class Learner:
     def __init__(self, shape: NetworkShape, rules: LearningRules, execution: Execution) -> None:
         self.rules = rules
         self._execution = execution
-        device = execution.device
+        self.device = device = execution.device
         self.online = QNetwork(shape).to(device).train()
         self.target = copy.deepcopy(self.online).eval().requires_grad_(False)
         # What acts and is exported: the average of the online network over its last updates. From one update to the
@@ -81,7 +82,8 @@ class Learner:
         self.num_updates = 0
         self._loss_function = self._build_loss()
         self._has_begun = False
-        self._transfer = _Transfer(rules.batch_size * rules.steps_per_sample, rules.batch_size, device)
+        sample_size = rules.batch_size * rules.steps_per_sample
+        self._transfer = Transfer(sample_size, rules.batch_size, device, rules.prioritized)
         self._sums = torch.zeros(3, device=device)  # loss, TD error, Q
         self._gradient_norm_sum = torch.zeros((), device=device)
         self._num_micro_batches = 0
@@ -111,22 +113,46 @@ class Learner:
                 self._transfer.load(next_sample)
             batch = self._transfer.micro_batch(part)
             figures = self._add_gradients(batch) if self._has_begun else self._begin_gradients(batch)
-            self._sums += torch.stack((figures.loss.detach(), figures.td_error, figures.q_value))
-            self._num_micro_batches += 1
+            self._transfer.note_errors(part, figures.td_errors)
+            self._add_up(figures)
             if (micro_batch_number + 1) % rules.accumulation_steps == 0:
                 self._step()
         return rules.micro_batches_per_round * rules.batch_size
 
+    @torch.no_grad()
+    def step_with(self, replica: QNetwork, figures: list[LossFigures]) -> None:
+        """Make a step with the gradients of a worker's replica, and take its BatchNorm statistics (workers.py).
+
+        Statistics are replaced, not added up: each replica's are an average of their own, and sums of several moves
+        could overshoot, even into negative variances.
+        """
+        for mine, theirs in zip(self.online.parameters(), replica.parameters(), strict=True):
+            assert mine.grad is not None
+            assert theirs.grad is not None
+            mine.grad.copy_(theirs.grad)
+        torch._foreach_copy_(list(self.online.buffers()), list(replica.buffers()))
+        for figure in figures:
+            self._add_up(figure)
+        self._step()
+
+    def _add_up(self, figures: LossFigures) -> None:
+        self._sums += torch.stack((figures.loss.detach(), figures.td_errors.mean(), figures.q_value))
+        self._num_micro_batches += 1
+
     def _add_gradients(self, batch: MicroBatch) -> LossFigures:
         """Forward and backward of one micro-batch."""
-        dtype = self._execution.autocast_dtype
         if self._execution.compile_mode is not None:
             # With CUDA graphs an output lives only until the next step begins; by then ours are used or copied.
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        with torch.autocast(self._execution.device.type, dtype, enabled=dtype is not None):
+        with self.autocast():
             figures = self._loss_function(batch)
         self.scaler.scale(figures.loss / self.rules.accumulation_steps).backward()  # type: ignore[no-untyped-call]
         return figures
+
+    def autocast(self) -> torch.autocast:
+        """In which a forward pass runs, whoever makes it."""
+        dtype = self._execution.autocast_dtype
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def _begin_gradients(self, batch: MicroBatch) -> LossFigures:
         """The very first micro-batch: forward and backward are compiled here, or given up for good."""
@@ -236,27 +262,31 @@ class Learner:
 
     def _build_loss(self) -> Callable[[MicroBatch], LossFigures]:
         num_gpus = self._execution.num_gpus
-        online = _spread(_Logits(self.online), num_gpus)
-        online_eval, target = (_spread(network, num_gpus) for network in (self._online_eval, self.target))
+        networks = (self.online, self._online_eval, self.target)
+        online, online_eval, target = (_spread(_Outputs(network), num_gpus) for network in networks)
 
         def loss(batch: MicroBatch) -> LossFigures:
-            return double_q_loss(online, online_eval, target, self.online.bins, batch)
+            return double_q_loss(online, online_eval, target, self.online.head, batch)
 
         # Only the function is compiled: the modules, and so their state_dict, stay as they are.
         mode = self._execution.compile_mode
         return loss if mode is None else torch.compile(loss, mode=mode)
 
 
-class _Transfer:
+class Transfer:
     """Fixed buffers between a sample call and the network: uint8 on the device, then scaled floats, channels last."""
 
-    def __init__(self, sample_size: int, batch_size: int, device: torch.device) -> None:
+    def __init__(self, sample_size: int, batch_size: int, device: torch.device, prioritized: bool) -> None:
         self._batch_size = batch_size
         # On a CPU the sample is used where it lies; a GPU has a copy of its own.
-        self._copy = None if device.type == "cpu" else tuple(t.to(device) for t in SampleBuffer(sample_size).tensors())
-        self._copied = None if device.type == "cpu" else torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._copy: tuple[Tensor, ...] | None = None
+        self._copied: torch.cuda.Event | None = None
+        if device.type != "cpu":
+            self._copy = tuple(t.to(device) for t in SampleBuffer(sample_size, prioritized=prioritized).tensors())
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._source: tuple[Tensor, ...] = ()
         self._goals: Tensor | None = None
+        self._td_errors: Tensor | None = None
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
         self._states, self._next_states = (
             torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
@@ -264,20 +294,20 @@ class _Transfer:
 
     def load(self, next_sample: Callable[[], SampleBuffer]) -> None:
         """Take a new sample call. Asking for it allows the sampler to refill the one before."""
-        if self._copy is None or self._copied is None:
-            sample = next_sample()
-            self._source, self._goals = sample.tensors(), sample.goals
-            return
-        self._copied.synchronize()  # the last copies have left the pinned memory that may be refilled now
-        for mine, theirs in zip(self._copy, next_sample().tensors(), strict=True):
-            mine.copy_(theirs, non_blocking=True)
-        self._copied.record()
-        self._source = self._copy
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copies have left the pinned memory that may be refilled now
+        sample = next_sample()
+        self._source, self._goals, self._td_errors = sample.tensors(), sample.goals, sample.td_errors
+        if self._copy is not None and self._copied is not None:
+            for mine, theirs in zip(self._copy, self._source, strict=True):
+                mine.copy_(theirs, non_blocking=True)
+            self._copied.record()
+            self._source = self._copy
 
     def micro_batch(self, part: int) -> MicroBatch:
         """The part-th micro-batch of the sample call."""
         rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
-        pictures, actions, returns, discounts = (tensor[rows] for tensor in self._source)
+        pictures, actions, returns, discounts, *weights = (tensor[rows] for tensor in self._source)
         return MicroBatch(
             states=scale_pictures(pictures[:, 0], out=self._states),
             actions=actions,
@@ -285,21 +315,31 @@ class _Transfer:
             next_states=scale_pictures(pictures[:, 1], out=self._next_states) if self._goals is None else None,
             returns=returns,
             discounts=discounts,
+            weights=weights[0] if weights else None,
         )
 
+    def note_errors(self, part: int, td_errors: Tensor) -> None:
+        """Let the sampler know how wrong each guess of a micro-batch was, where it wants to."""
+        if self._td_errors is None:
+            return
+        rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
+        self._td_errors[rows].copy_(td_errors, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
 
-class _Logits(nn.Module):
-    """A network as its histograms: nn.DataParallel knows only `forward`."""
+
+class _Outputs(nn.Module):
+    """A network as its distributions: nn.DataParallel knows only `forward`."""
 
     def __init__(self, network: QNetwork) -> None:
         super().__init__()
         self._network = network
 
     def forward(self, pictures: Tensor) -> Tensor:
-        return self._network.logits(pictures)
+        return self._network.outputs(pictures)
 
 
-def _spread(network: nn.Module, num_gpus: int) -> QFunction:
+def _spread(network: nn.Module, num_gpus: int) -> OutputFunction:
     """The network over all GPUs where there are several; BatchNorm then normalises each GPU's share."""
     return nn.DataParallel(network) if num_gpus > 1 else network
 

@@ -4,20 +4,24 @@ import queue
 import threading
 
 from mario_rl.learning.goals import GoalsAhead
-from mario_rl.replay.uniform import SampleBuffer, UniformSampler
+from mario_rl.replay.sampler import SampleBuffer, Sampler
 
 
 class SampleInline:
     """Draws when asked. For serial mode, where the order of all random numbers must be the same every time."""
 
-    def __init__(self, sampler: UniformSampler, size: int) -> None:
+    def __init__(self, sampler: Sampler, size: int, prioritized: bool = False) -> None:
         self._sampler = sampler
-        self._buffer = SampleBuffer(size)
+        self._buffer = SampleBuffer(size, prioritized=prioritized)
 
     def next(self) -> SampleBuffer:
         """A new batch, in the same memory each time."""
         self._sampler.sample(self._buffer)
         return self._buffer
+
+    def settle(self) -> None:
+        """Before a checkpoint: let the sampler see what the learner has noted so far."""
+        self._sampler.take_back(self._buffer)
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -26,13 +30,20 @@ class SampleInline:
 class SampleAhead:
     """Two buffers go round: the learner has one, the thread fills the other. Both ends sleep on a queue."""
 
-    def __init__(self, sampler: UniformSampler, size: int, pinned: bool, goals: GoalsAhead | None = None) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        size: int,
+        pinned: bool,
+        goals: GoalsAhead | None = None,
+        prioritized: bool = False,
+    ) -> None:
         self._sampler = sampler
         self._goals = goals
         self._empty: queue.SimpleQueue[SampleBuffer | None] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[SampleBuffer | BaseException] = queue.SimpleQueue()
-        self._first: SampleBuffer | None = SampleBuffer(size, pinned)  # given out at the first call
-        self._in_use = SampleBuffer(size, pinned)
+        self._first: SampleBuffer | None = SampleBuffer(size, pinned, prioritized)  # given out at the first call
+        self._in_use = SampleBuffer(size, pinned, prioritized)
         self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         self._thread.start()
 
@@ -47,6 +58,9 @@ class SampleAhead:
         self._give(self._in_use)
         self._in_use = full
         return full
+
+    def settle(self) -> None:
+        """Nothing: the thread goes on by itself, and a checkpoint takes the priorities as it finds them."""
 
     def close(self) -> None:
         """Stop the thread."""

@@ -1,170 +1,17 @@
-"""Uniform sampling: one random-number call, one gather. Runs in the sampling thread (inline in serial mode).
-
-A draw picks rows, rejects the few that cannot be a state, builds the n-step return and the index of every picture with
-array arithmetic, and then copies all pictures with a single call into a fixed buffer. That call holds no GIL, so the
-training thread goes on meanwhile.
-"""
-
-from typing import NamedTuple
+"""Uniform sampling: every drawable row is equally likely."""
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from mario_rl.experience import FRAME_SIZE, STACK_SIZE, Mark
-from mario_rl.replay.gathering import empty_stacks, gather_stacks
-from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
-
-# Draw this much more than is needed, because a few candidates are rejected; a second draw is then rare.
-SPARE_CANDIDATES = 1.1
-MAX_CANDIDATES = 65_536  # a draw of so many takes some 20 ms
-MAX_ATTEMPTS = 50
-_ENDS = int(Mark.TERMINATED | Mark.TRUNCATED)  # plain ints: arithmetic with enums costs microseconds
-_BEGINS = int(Mark.START | Mark.BREAK)
+from mario_rl.replay.sampler import Extent, Sampler
 
 
-class SampleBuffer:
-    """Fixed memory for one sample call; pinned when the learner is on a GPU."""
+class UniformSampler(Sampler):
+    """Draws with one random-number call, whatever the size of replay."""
 
-    def __init__(self, size: int, pinned: bool = False) -> None:
-        self.size = size
-        self.goals: torch.Tensor | None = None  # [size] where they are computed ahead (learning/goals.py)
-        self.pictures = empty_stacks(size, pinned)  # [size, 2, 4, 84, 84]: the state, and the state n steps on
-        self.actions = torch.zeros(size, dtype=torch.int64, pin_memory=pinned)
-        self.returns = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)
-        self.discounts = torch.zeros(size, dtype=torch.float32, pin_memory=pinned)  # 0 where nothing follows
-
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All of it, in a fixed order."""
-        return self.pictures, self.actions, self.returns, self.discounts
-
-
-class _Windows(NamedTuple):
-    """Rows that were drawn, and what follows them."""
-
-    stream: npt.NDArray[np.int64]  # [B]
-    state: npt.NDArray[np.int64]  # [B] row number
-    oldest: npt.NDArray[np.int64]  # [B] row number of the oldest picture in the state's stack
-    bootstrap: npt.NDArray[np.int64]  # [B] row number whose picture the return is continued from
-    returns: npt.NDArray[np.float32]  # [B]
-    discounts: npt.NDArray[np.float32]  # [B]
-
-
-class NothingToDrawError(Exception):
-    """Replay holds no row that could be a state."""
-
-
-class UniformSampler:
-    """Draws batches from replay; every drawable row is equally likely."""
-
-    def __init__(
-        self, streams: ReplayStreams, n_step: int, gamma: float, max_shift: int, rng: np.random.Generator
-    ) -> None:
-        self._streams = streams
-        self._n_step = n_step
-        self._max_shift = max_shift  # pixels in each direction
-        self._rng = rng
-        self._discount_powers = (gamma ** np.arange(n_step + 1)).astype(np.float32)
-        self.num_redraws = 0  # batches that a commit overtook
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The generator; a checkpoint keeps its state."""
-        return self._rng
-
-    def sample(self, buffer: SampleBuffer) -> None:
-        """Fill the buffer."""
-        while True:
-            windows = self._draw(buffer.size)
-            self._gather_pictures(windows, buffer)
-            places = self._places(windows.stream, windows.state)
-            np.copyto(buffer.actions.numpy(), self._streams.action[places])
-            np.copyto(buffer.returns.numpy(), windows.returns)
-            np.copyto(buffer.discounts.numpy(), windows.discounts)
-            if self._still_intact(windows):
-                return
-            self.num_redraws += 1
-
-    def _draw(self, count: int) -> _Windows:
-        drawn: list[_Windows] = []
-        num_drawn = 0
-        for attempt in range(MAX_ATTEMPTS):  # nearly always one; more where few rows can be drawn
-            num_candidates = int((count - num_drawn) * SPARE_CANDIDATES) + 8
-            windows = self._valid_windows(min(num_candidates << attempt, MAX_CANDIDATES))
-            drawn.append(windows)
-            num_drawn += len(windows.state)
-            if num_drawn >= count:
-                return _Windows(*(np.concatenate(columns)[:count] for columns in zip(*drawn, strict=True)))
-        raise NothingToDrawError
-
-    def _valid_windows(self, num_candidates: int) -> _Windows:
-        """Draw candidates and keep those that can be a state."""
-        streams, n_step = self._streams, self._n_step
-        # Behind a full stream's oldest row the next commit will write: stay clear of it. The claim is read before the
-        # end: an append in between makes the range too long, which the check after the gather finds, but not empty.
-        overwritten = streams.claimed_end - streams.length
-        end = streams.written_end.copy()
-        oldest = np.maximum(streams.first_kept, np.where(overwritten > 0, overwritten + GUARD_ROWS, 0))
-        sizes = np.maximum(end - oldest, 0)
+    def _candidates(self, extent: Extent, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        sizes = np.maximum(extent.end - extent.oldest, 0)
         bounds = np.cumsum(sizes)
-        if bounds[-1] == 0:
-            raise NothingToDrawError
-        ticket = self._rng.integers(bounds[-1], size=num_candidates)
+        ticket = self._rng.integers(bounds[-1], size=count)
         stream = np.searchsorted(bounds, ticket, side="right")
-        state = oldest[stream] + ticket - (bounds - sizes)[stream]
-
-        # The window: rows state .. state + n. It closes early where the episode ends.
-        numbers = state[:, None] + np.arange(n_step + 1)  # [C, n + 1]
-        places = stream[:, None] * streams.length + numbers % streams.length
-        marks = streams.marks[places]
-        ends_here = (marks[:, :n_step] & _ENDS) != 0
-        has_end = ends_here.any(axis=1)
-        last_step = np.where(has_end, ends_here.argmax(axis=1), n_step - 1)  # index of the last reward that counts
-        in_window = np.arange(n_step) <= last_step[:, None]
-        rewards = np.where(in_window, streams.reward[places[:, :n_step]], np.float32(0))
-        returns = (rewards * self._discount_powers[:n_step]).sum(axis=1, dtype=np.float32)
-        rows = np.arange(num_candidates)
-        terminated = (marks[rows, last_step] & Mark.TERMINATED) != 0
-        num_steps = last_step + 1
-        discounts = np.where(terminated, np.float32(0), self._discount_powers[num_steps])
-        # A terminated window needs no next picture: it points at its own state, and the discount of 0 removes it.
-        bootstrap = np.where(terminated, state, state + num_steps)
-
-        history = streams.history[places[:, 0]]
-        first_marks = streams.marks[self._places(stream, state - history)]
-        whole_stack = (history == STACK_SIZE - 1) | ((first_marks & Mark.START) != 0)
-        # A start or break after the state and up to the last row needed means that rows between are missing.
-        last_needed = np.where(terminated, last_step, num_steps)
-        needed = np.arange(1, n_step + 1) <= last_needed[:, None]
-        interrupted = ((marks[:, 1:] & _BEGINS) != 0) & needed
-        valid = (
-            ((marks[:, 0] & Mark.FINAL) == 0)
-            & whole_stack
-            & (state - history >= oldest[stream])
-            & (state + last_needed < end[stream])
-            & ~interrupted.any(axis=1)
-        )
-        columns = (stream, state, state - history, bootstrap, returns, discounts)
-        return _Windows(*(column[valid] for column in columns))
-
-    def _gather_pictures(self, windows: _Windows, buffer: SampleBuffer) -> None:
-        back = np.arange(STACK_SIZE - 1, -1, -1)  # 3, 2, 1, 0 pictures ago
-        numbers = np.stack((windows.state, windows.bootstrap), axis=1)  # [B, 2]
-        history = self._streams.history[self._places(windows.stream[:, None], numbers)]
-        # Before an episode's start there is nothing: the first picture is repeated.
-        stacks = numbers[:, :, None] - np.minimum(back, history[:, :, None])  # [B, 2, 4]
-        places = self._places(windows.stream[:, None, None], stacks)
-        # States are trained on slightly shifted, so that the network does not learn single pixels by heart. Next
-        # states, which goals are computed from, are as a player sees them.
-        rows, columns = self._rng.integers(-self._max_shift, self._max_shift + 1, size=(2, buffer.size))
-        shifts = np.stack((rows * FRAME_SIZE + columns, np.zeros_like(rows)), axis=1)  # [B, 2]
-        gather_stacks(self._streams.frames, places, shifts, buffer.pictures)
-
-    def _places(self, stream: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        places: npt.NDArray[np.int64] = stream * self._streams.length + number % self._streams.length
-        return places
-
-    def _still_intact(self, windows: _Windows) -> bool:
-        """Whether no append has claimed a row that was just copied."""
-        oldest_safe = self._streams.claimed_end - self._streams.length
-        return bool((windows.oldest >= oldest_safe[windows.stream]).all())
+        return stream, extent.oldest[stream] + ticket - (bounds - sizes)[stream]

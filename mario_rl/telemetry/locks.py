@@ -19,6 +19,11 @@ class LockReport(NamedTuple):
         return 1e3 * self.wait_seconds / max(1, self.acquisitions)
 
     @property
+    def mean_hold_milliseconds(self) -> float:
+        """How long it was held each time."""
+        return 1e3 * self.hold_seconds / max(1, self.acquisitions)
+
+    @property
     def contention_ratio(self) -> float:
         """Wait / (wait + work): 0 where nobody waits."""
         total = self.wait_seconds + self.hold_seconds

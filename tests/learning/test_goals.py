@@ -8,15 +8,16 @@ from mario_rl.learning.goals import GoalsAhead
 from mario_rl.learning.losses import double_q_goals
 from mario_rl.learning.sampling import SampleAhead
 from mario_rl.network import NetworkShape, QNetwork, scale_pictures
-from mario_rl.replay.uniform import SampleBuffer
+from mario_rl.replay.sampler import SampleBuffer
 
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 
 
-@pytest.fixture
-def networks():
+@pytest.fixture(params=["histogram", "quantiles"])
+def networks(request):
     torch.manual_seed(0)
-    return QNetwork(SHAPE).train(), QNetwork(SHAPE).eval()
+    shape = SHAPE._replace(value_head=request.param)
+    return QNetwork(shape).train(), QNetwork(shape).eval()
 
 
 def _sample(size):
@@ -31,7 +32,9 @@ def _sample(size):
 def _goals(online, target, sample):
     next_states = scale_pictures(sample.pictures[:, 1])
     was_training = online.training
-    goals = double_q_goals(online.eval(), target, next_states, sample.returns, sample.discounts)
+    goals = double_q_goals(
+        online.eval().outputs, target.outputs, target.head, next_states, sample.returns, sample.discounts
+    )
     online.train(was_training)
     return goals
 

@@ -6,7 +6,7 @@ import torch
 
 from mario_rl.learning.learner import Execution, Learner, LearningRules
 from mario_rl.network import NetworkShape, QNetwork
-from mario_rl.replay.uniform import SampleBuffer
+from mario_rl.replay.sampler import SampleBuffer
 
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 RULES = LearningRules(
@@ -45,8 +45,10 @@ def _same(one, two):
     return all(torch.equal(a, b) for a, b in zip(one.values(), two.values(), strict=True))
 
 
-def test_repeated_updates_on_one_batch_lower_its_error():
-    learner = _learner(target_update_interval=10**6)
+@pytest.mark.parametrize("head", ["histogram", "quantiles"])
+def test_repeated_updates_on_one_batch_lower_its_error(head):
+    torch.manual_seed(0)
+    learner = Learner(SHAPE._replace(value_head=head), RULES._replace(target_update_interval=10**6), CPU)
     sample = _sample(8)
     learner.train(lambda: sample)
     first = learner.take_figures().td_error
@@ -55,6 +57,34 @@ def test_repeated_updates_on_one_batch_lower_its_error():
     learner.take_figures()
     learner.train(lambda: sample)
     assert learner.take_figures().td_error < first / 3
+
+
+def test_prioritized_samples_get_the_error_of_each_row_back():
+    learner = _learner(steps_per_sample=3, prioritized=True, target_update_interval=10**6)
+    plain, sample = _sample(24), SampleBuffer(24, prioritized=True)
+    for mine, theirs in zip(sample.tensors()[:4], plain.tensors(), strict=True):
+        mine.copy_(theirs)
+    sample.discounts.zero_()
+    sample.returns[13] = 50.0  # in the second micro-batch: nobody could have guessed it
+    learner.train(lambda: sample)
+    errors = sample.td_errors
+    assert torch.isfinite(errors).all()
+    assert errors.argmax() == 13
+    assert errors[13] > 10 * errors[torch.arange(24) != 13].max()
+
+
+def test_rows_of_weight_zero_teach_nothing():
+    trained = []
+    for wrong_return in (0.0, 100.0):
+        learner = _learner(prioritized=True)
+        plain, sample = _sample(8), SampleBuffer(8, prioritized=True)
+        for mine, theirs in zip(sample.tensors()[:4], plain.tensors(), strict=True):
+            mine.copy_(theirs)
+        sample.returns[3] = wrong_return
+        sample.weights[3] = 0.0
+        learner.train(lambda sample=sample: sample)
+        trained.append({name: tensor.clone() for name, tensor in learner.online.state_dict().items()})
+    assert _same(*trained)
 
 
 @pytest.mark.parametrize(("accumulation", "steps", "updates", "calls"), [(1, 4, 4, 1), (4, 4, 1, 1), (4, 2, 1, 2)])
@@ -178,6 +208,7 @@ def test_bfloat16_trains_and_keeps_float32_weights():
     assert not torch.equal(learner.online.value.weight, before)
 
 
+@pytest.mark.long
 def test_a_compiled_learner_saves_what_a_plain_one_loads():
     compiled, sample = _learner(Execution(torch.device("cpu"), compile_mode="default")), _sample(8)
     compiled.train(lambda: sample)

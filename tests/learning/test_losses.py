@@ -3,6 +3,7 @@ import torch
 
 from mario_rl.learning.losses import MicroBatch, double_q_goals, double_q_loss
 from mario_rl.value_bins import ValueBins
+from mario_rl.value_quantiles import ValueQuantiles
 
 BINS = ValueBins(-2.0, 2.0, 40)
 
@@ -25,28 +26,28 @@ def _certain(values):
 
 
 def test_the_online_network_chooses_and_the_target_network_values():
-    online_next = torch.tensor([[5.0, 3.0]])  # prefers action 0 ...
-    target_next = torch.tensor([[0.5, 100.0]])  # ... which the target values at 0.5, not at its own maximum
+    online_next = _certain([1.5, 1.0])  # prefers action 0 ...
+    target_next = _certain([0.5, 1.5])  # ... which the target values at 0.5, not at its own maximum
     pictures = torch.zeros(1, 4, 84, 84)
     goals = double_q_goals(
-        lambda _: online_next, lambda _: target_next, pictures, torch.tensor([0.25]), torch.tensor([0.9])
+        lambda _: online_next, lambda _: target_next, BINS, pictures, torch.tensor([0.25]), torch.tensor([0.9])
     )
-    torch.testing.assert_close(goals, torch.tensor([0.25 + 0.9 * 0.5]))
+    torch.testing.assert_close(goals, torch.tensor([0.25 + 0.9 * 0.5]), rtol=0, atol=1e-3)
 
 
 def test_a_discount_of_zero_leaves_the_return_alone():
-    huge, pictures = torch.tensor([[1e6, 0.0]]), torch.zeros(1, 4, 84, 84)
-    goals = double_q_goals(lambda _: huge, lambda _: huge, pictures, torch.tensor([-1.0]), torch.tensor([0.0]))
+    large, pictures = _certain([1.9, 0.0]), torch.zeros(1, 4, 84, 84)
+    goals = double_q_goals(lambda _: large, lambda _: large, BINS, pictures, torch.tensor([-1.0]), torch.tensor([0.0]))
     torch.testing.assert_close(goals, torch.tensor([-1.0]))
 
 
 def test_the_action_taken_is_compared_with_its_goal():
-    next_values = torch.tensor([[0.5, 0.0]])
+    next_values = _certain([0.5, 0.0])
     figures = double_q_loss(
         lambda _: _certain([1.0, -1.0]), lambda _: next_values, lambda _: next_values, BINS, _batch([0.25], [1.0], [1])
     )
     torch.testing.assert_close(figures.q_value, torch.tensor(-1.0), rtol=0, atol=1e-3)
-    torch.testing.assert_close(figures.td_error, torch.tensor(1.75), rtol=0, atol=1e-3)
+    torch.testing.assert_close(figures.td_errors.mean(), torch.tensor(1.75), rtol=0, atol=1e-3)
     right = double_q_loss(
         lambda _: _certain([1.0, 0.75]), lambda _: next_values, lambda _: next_values, BINS, _batch([0.25], [1.0], [1])
     )
@@ -61,7 +62,7 @@ def test_goals_that_are_given_are_used():
         BINS,
         _batch([0.25], [0.9], [0], goals=torch.tensor([1.5])),
     )
-    torch.testing.assert_close(figures.td_error, torch.tensor(0.5), rtol=0, atol=1e-3)
+    torch.testing.assert_close(figures.td_errors.mean(), torch.tensor(0.5), rtol=0, atol=1e-3)
 
 
 def test_what_is_learned_is_the_mean_however_rare_the_failure():
@@ -78,10 +79,37 @@ def test_what_is_learned_is_the_mean_however_rare_the_failure():
 
 
 def test_no_gradient_flows_through_the_goal():
-    next_values = torch.ones(1, 2, requires_grad=True)
+    next_values = torch.ones(1, 2, 40, requires_grad=True)
     logits = torch.zeros(1, 2, 40, requires_grad=True)
     double_q_loss(
         lambda _: logits, lambda _: next_values, lambda _: next_values, BINS, _batch([0.0], [1.0], [0])
     ).loss.backward()
     assert next_values.grad is None
     assert logits.grad is not None
+
+
+def test_weights_say_how_much_each_sample_counts():
+    values = [_certain([1.0]), _certain([-1.0])]
+    batch = _batch([0.0, 0.0], [0.0, 0.0], [0, 0], goals=torch.tensor([0.0, 0.5]))
+    outputs = torch.cat(values)
+    alone = [
+        double_q_loss(lambda _, own=own: own, None, None, BINS, _batch([0.0], [0.0], [0], goals=goal[None])).loss
+        for own, goal in zip(values, batch.goals, strict=True)
+    ]
+    weighted = double_q_loss(lambda _: outputs, None, None, BINS, batch._replace(weights=torch.tensor([1.0, 0.25])))
+    torch.testing.assert_close(weighted.loss, (alone[0] + 0.25 * alone[1]) / 2)
+    torch.testing.assert_close(weighted.td_errors, torch.tensor([1.0, 1.5]), rtol=0, atol=1e-3)
+
+
+def test_goals_of_quantiles_are_whole_distributions():
+    head, pictures = ValueQuantiles(4), torch.zeros(1, 4, 84, 84)
+    online_next = torch.tensor([[[9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0]]])
+    target_next = torch.tensor([[[-1.0, 0.0, 1.0, 4.0], [7.0, 7.0, 7.0, 7.0]]])
+    goals = double_q_goals(
+        lambda _: online_next, lambda _: target_next, head, pictures, torch.tensor([0.5]), torch.tensor([0.5])
+    )
+    torch.testing.assert_close(goals, torch.tensor([[0.0, 0.5, 1.0, 2.5]]))
+    batch = _batch([0.0], [0.0], [1], goals=goals)
+    figures = double_q_loss(lambda _: target_next, None, None, head, batch)
+    torch.testing.assert_close(figures.td_errors, torch.tensor([6.0]))
+    torch.testing.assert_close(figures.q_value, torch.tensor(7.0))

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from mario_rl.learning.sampling import SampleAhead, SampleInline
+from mario_rl.replay.sampler import NothingToDrawError
 from mario_rl.replay.streams import ReplayStreams
-from mario_rl.replay.uniform import NothingToDrawError, UniformSampler
+from mario_rl.replay.uniform import UniformSampler
 from tests.replay import Player, rows_of
 
 EPISODES = [(30, 4), (7, 2)]

@@ -1,0 +1,111 @@
+"""Prioritized sampling: rows whose value was guessed wrong are drawn more often, and count correspondingly less.
+
+The sampling thread alone owns the sum tree, so there is no lock here either. New rows are noticed at each draw, by how
+far the streams have grown. Errors come back in the very buffer that the batch went out in, when it is refilled.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mario_rl.replay.sampler import Extent, NothingToDrawError, SampleBuffer, Sampler
+from mario_rl.replay.streams import ReplayStreams
+from mario_rl.replay.sum_tree import SumTree
+
+SMALLEST_ERROR = 1e-3  # of values that lie between -3 and 9: what is known perfectly is still seen now and then
+
+
+class PrioritizedSampler(Sampler):
+    """Draws in proportion to |TD error| ** exponent; new rows as if they had the largest error seen so far.
+
+    Weights undo the preference by the power `correction`, which grows to 1, all of it, over so many decisions.
+    """
+
+    def __init__(
+        self,
+        streams: ReplayStreams,
+        n_step: int,
+        gamma: float,
+        max_shift: int,
+        rng: np.random.Generator,
+        *,
+        exponent: float,
+        correction: float,
+        correction_decisions: int,
+    ) -> None:
+        super().__init__(streams, n_step, gamma, max_shift, rng)
+        self._exponent = exponent
+        self._first_correction = correction
+        self._correction_decisions = correction_decisions
+        self._tree = SumTree(streams.num_streams * streams.length)
+        self._admitted_end = np.zeros(streams.num_streams, np.int64)  # rows before this one have had their priority set
+        self._largest_priority = 1.0
+
+    @property
+    def correction(self) -> float:
+        """How much of the preference the weights undo now."""
+        share = min(1.0, int(self._admitted_end.sum()) / self._correction_decisions)
+        return self._first_correction + share * (1.0 - self._first_correction)
+
+    def take_back(self, buffer: SampleBuffer) -> None:
+        """Set the priorities of a batch by its errors, in one call."""
+        assert buffer.td_errors is not None, "the buffer is not for prioritized replay"
+        errors = buffer.td_errors.numpy()
+        # Not those that were never trained on, nor those whose place may hold another row by now.
+        trained = np.isfinite(errors) & (
+            buffer.state >= (self._streams.claimed_end - self._streams.length)[buffer.stream]
+        )
+        priorities = (errors[trained].astype(np.float64) + SMALLEST_ERROR) ** self._exponent
+        self._tree.set(self._places(buffer.stream[trained], buffer.state[trained]), priorities)
+        self._largest_priority = max(self._largest_priority, priorities.max(initial=0.0))
+        errors.fill(np.nan)
+
+    def _candidates(self, extent: Extent, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        self._admit(extent)
+        total, length = self._tree.total, self._streams.length
+        if total <= 0.0:
+            raise NothingToDrawError
+        places = self._tree.find(self._rng.random(count) * total)
+        stream, place = np.divmod(places, length)
+        # Of the rows that could lie at this place, the one in memory is the youngest that is admitted.
+        newest = self._admitted_end[stream] - 1
+        return stream, newest - (newest - place) % length
+
+    def _admit(self, extent: Extent) -> None:
+        """Give new rows their first priority, once everything that they need has arrived."""
+        ends = np.maximum(extent.end - self._n_step, self._admitted_end)
+        begins = np.maximum(self._admitted_end, ends - self._streams.length)
+        counts = ends - begins
+        if counts.any():
+            stream = np.repeat(np.arange(len(counts)), counts)
+            number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - begins, counts)
+            self._tree.set(self._places(stream, number), self._largest_priority)
+            self._admitted_end = ends
+
+    def _note_rejected(self, stream: npt.NDArray[np.int64], state: npt.NDArray[np.int64]) -> None:
+        """They will never be a state: the end of an episode, what came before a break, or soon overwritten."""
+        if len(stream):
+            self._tree.set(self._places(stream, state), 0.0)
+
+    def _note_drawn(self, buffer: SampleBuffer) -> None:
+        assert buffer.weights is not None
+        priorities = self._tree.leaves[self._places(buffer.stream, buffer.state)]
+        # The number of rows and the total are the same for the whole batch and cancel out.
+        np.copyto(buffer.weights.numpy(), (priorities.min() / priorities) ** self.correction)
+
+    def state(self) -> dict[str, Any]:
+        """How far rows were admitted, and with what priority."""
+        return {"admitted_end": self._admitted_end.tolist(), "largest_priority": self._largest_priority}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The priorities."""
+        return {"sampler.priorities": torch.from_numpy(self._tree.leaves.copy())}
+
+    def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Take the priorities up again. A checkpoint without them (of uniform replay) leaves all rows new."""
+        if state and len(tensors["sampler.priorities"]) == len(self._tree.leaves):
+            self._tree.set(np.arange(len(self._tree.leaves)), tensors["sampler.priorities"].numpy())
+            self._admitted_end = np.array(state["admitted_end"], np.int64)
+            self._largest_priority = state["largest_priority"]

@@ -7,14 +7,29 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from benchmarks.charts import draw_charts
 from benchmarks.measure import MissingPackageError, Ratio, StudyResult
 from mario_rl.hardware import describe_machine
 
-STUDIES = ("emulation", "ring", "consolidation", "sampling", "pipeline")
+STUDIES = (
+    "pipeline",
+    "peers",
+    "emulation",
+    "scaling",
+    "transport",
+    "publish",
+    "replay",
+    "learner",
+    "gil",
+    "locks",
+)
 USER_ERROR = 2
+QUIET_SHARE = 0.15
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,25 +47,52 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json and not options.json.parent.is_dir():
         print(f"error: --json {options.json}: the folder {options.json.parent} does not exist.", file=sys.stderr)
         return USER_ERROR
+    if options.plots and options.plots.exists() and not options.plots.is_dir():
+        print(f"error: --plots {options.plots}: this is a file; name a folder.", file=sys.stderr)
+        return USER_ERROR
+    chosen = options.study or list(STUDIES)
     console = Console()
     machine = describe_machine()
     console.print(f"{machine['cpu']}, {machine['cores']} cores, GPU: {machine['gpu']}, torch {machine['torch']}")
+    if (load := busy_share()) > QUIET_SHARE:
+        console.print(f"This machine is {load:.0%} busy with other things: expect a wide spread.", style="yellow")
+    length = "quick" if options.quick else "full"
+    seconds = sum(modules[name].SECONDS[length] for name in chosen)
+    console.print(f"About {max(1, round(seconds / 60))} minutes for {len(chosen)} studies on 2 cores.")
     results: dict[str, StudyResult] = {}
-    for name in options.study or STUDIES:
-        console.print(f"\n[bold]{name}[/bold]: {modules[name].QUESTION}")
-        begun = time.monotonic()
-        try:
-            with console.status(f"measuring {name} ..."):
+    with _progress(console) as progress:
+        task = progress.add_task("", total=seconds)
+        for name in chosen:
+            progress.update(task, description=name)
+            console.print(f"\n[bold]{name}[/bold]: {modules[name].QUESTION}")
+            begun = time.monotonic()
+            try:
                 results[name] = modules[name].run(options.quick)
-        except MissingPackageError as missing:
-            console.print(f"left out: {missing}")
-            continue
-        _show(console, results[name])
-        console.print(f"({time.monotonic() - begun:.0f} s)", style="dim")
+            except MissingPackageError as missing:
+                console.print(f"left out: {missing}")
+            else:
+                _show(console, results[name])
+                console.print(f"({time.monotonic() - begun:.0f} s)", style="dim")
+            progress.advance(task, modules[name].SECONDS[length])
     if options.json:
         options.json.write_text(json.dumps(_as_json(machine, results), indent=2) + "\n")
         console.print(f"\nwritten to {options.json}")
+    if options.plots:
+        for path in draw_charts(results, options.plots):
+            console.print(f"drawn to {path}")
     return 0
+
+
+def _progress(console: Console) -> Progress:
+    """A bar on a terminal, nothing in a file."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
+
+
+def busy_share() -> float:
+    """How much of the machine others use right now."""
+    return float(psutil.cpu_percent(interval=1.0)) / 100
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -62,8 +104,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--study", action="append", default=[], metavar="NAME", help="run only this one (repeatable)")
     parser.add_argument("--list", action="store_true", help="name the studies and what they ask")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats: about 2 minutes in all, instead of 10")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter repeats: 3 minutes in all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to a file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw each study's ratios as a chart")
     return parser.parse_args(arguments)
 
 

@@ -23,6 +23,7 @@ from mario_rl.experience import FRAME_SIZE
 QUESTION = "How many decisions a second does each emulator play, on one core and on two?"
 FRAME_SKIP = 4
 RIGHT_ACTIONS = np.array([0x80, 0x81, 0x82, 0x83, 0x01], np.uint8)
+SECONDS = {"quick": 15, "full": 75}
 NUM_GAMES = 16
 MANY_GAMES = 128  # enough that waking the second thread does not count
 

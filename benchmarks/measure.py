@@ -1,8 +1,11 @@
 """How studies measure and what they return: interleaved repeats, medians with their spread, ratios first."""
 
 import statistics
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Measured = TypeVar("Measured")
 
 
 class Sample(NamedTuple):
@@ -56,13 +59,29 @@ class MissingPackageError(Exception):
 
 def interleave(variants: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Sample]:
     """Measure A B A B ..., so that a noisy minute hits all variants alike; the first round warms up and is left out."""
-    values: dict[str, list[float]] = {name: [] for name in variants}
-    for round_number in range(repeats + 1):
+    return {name: Sample(values) for name, values in interleave_many(variants, repeats).items()}
+
+
+def interleave_many(
+    variants: Mapping[str, Callable[[], Measured]], repeats: int, *, warm_up: bool = True
+) -> dict[str, list[Measured]]:
+    """The same for measurements of several figures at once."""
+    values: dict[str, list[Measured]] = {name: [] for name in variants}
+    for round_number in range(repeats + warm_up):
         for name, measure in variants.items():
             value = measure()
-            if round_number:
+            if round_number >= warm_up:
                 values[name].append(value)
-    return {name: Sample(measured) for name, measured in values.items()}
+    return values
+
+
+def rate(call: Callable[[], Any], seconds: float) -> float:
+    """Calls a second, over about so many seconds."""
+    count, begun = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - begun) < seconds:
+        call()
+        count += 1
+    return count / elapsed
 
 
 def at_least(sample: Sample, goal: float, unit: str) -> Ratio:

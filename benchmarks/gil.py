@@ -1,0 +1,207 @@
+"""What sampling and the number of training workers do to the thread that takes experience in (rows B1 to B5).
+
+One thread appends frames as fast as it can, as a consolidation thread does. Others draw batches in one of five ways and
+train a small network: either one worker that makes four steps for each sample call, or four that make one.
+"""
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from benchmarks.measure import Ratio, Sample, StudyResult, as_is, interleave_many, quotient
+from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.network import NetworkShape, QNetwork, scale_pictures
+from mario_rl.replay.sampler import SampleBuffer
+from mario_rl.replay.streams import ReplayStreams
+from mario_rl.replay.uniform import UniformSampler
+
+QUESTION = "How do the way of sampling and the number of training workers starve the thread that takes experience in?"
+SECONDS = {"quick": 11, "full": 90}
+CAPACITY = 20_000
+BATCH_SIZE = 32
+STEPS = 4  # a sample call is worth so many
+NUM_BUCKETS = 5
+CHUNK = 16
+ALONE = "nobody trains"
+SHAPE = NetworkShape((8, 16, 16), 64, 7)
+
+Draw = Callable[[int], Tensor]  # so many states, uint8 [B, 4, 84, 84]
+
+
+class _Rates(NamedTuple):
+    ingested: float  # frames a second
+    steps: float  # a second
+
+
+def run(quick: bool) -> StudyResult:
+    """Every way of sampling with both numbers of workers."""
+    seconds = 0.3 if quick else 1.5
+    store = _Store()
+    ways: dict[str, Callable[[], Draw]] = {
+        "deque buckets": lambda: store.deque_buckets,
+        "boolean scan": lambda: store.boolean_scan,
+        "stratified": lambda: store.stratified,
+        "uniform NumPy": lambda: store.uniform_numpy,
+        "ours": store.our_gather,
+    }
+    variants = {
+        f"{way}, {workers} x {STEPS // workers}": lambda make=make, workers=workers: _measure(
+            store, make, workers, seconds
+        )
+        for way, make in ways.items()
+        for workers in (4, 1)
+    }
+    alone = {ALONE: lambda: _measure(store, store.our_gather, 0, seconds)}
+    previous_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    measured = interleave_many(alone | variants, repeats=1 if quick else 5)
+    torch.set_num_threads(previous_threads)
+    rows = [
+        {
+            "sampling, workers x steps": name,
+            "frames/s taken in": f"{Sample([r.ingested for r in rates]).median:,.0f}",
+            "training steps/s": f"{Sample([r.steps for r in rates]).median:,.0f}",
+        }
+        for name, rates in measured.items()
+    ]
+
+    def ratio(one: str, other: str, figure: str) -> Ratio:
+        return as_is(quotient(*(Sample([getattr(r, figure) for r in measured[name]]) for name in (one, other))), "x")
+
+    ours = "ours, 1 x 4"
+    return StudyResult(
+        rows,
+        {
+            "ours 1 x 4 against deque buckets 4 x 1, taken in": ratio(ours, "deque buckets, 4 x 1", "ingested"),
+            "ours 1 x 4 against deque buckets 4 x 1, steps": ratio(ours, "deque buckets, 4 x 1", "steps"),
+            "ours: 1 x 4 against 4 x 1, taken in": ratio(ours, "ours, 4 x 1", "ingested"),
+            "ours: 1 x 4 against 4 x 1, steps": ratio(ours, "ours, 4 x 1", "steps"),
+            "taken in beside uniform NumPy, 1 x 4, of a machine where nobody trains": ratio(
+                "uniform NumPy, 1 x 4", ALONE, "ingested"
+            ),
+            "taken in beside ours, 1 x 4, of a machine where nobody trains": ratio(ours, ALONE, "ingested"),
+        },
+        [
+            "The note has 250-350 frames/s and 12-20 steps/s with four workers, 2,000 and 120 with one; 30, 12 and 20",
+            "steps/s for buckets, scans and stratified draws. Its claim that any NumPy work on shared replay starves",
+            "other threads is too strong: compare 'uniform NumPy' with 'ours', whose gather holds no GIL.",
+        ],
+    )
+
+
+def _measure(store: "_Store", make: Callable[[], Draw], workers: int, seconds: float) -> _Rates:
+    stop = threading.Event()
+    counts = [0] * (workers + 1)
+    lock = threading.Lock()
+    learner = _SmallLearner()
+
+    def ingest() -> None:
+        while not stop.is_set():
+            store.append()
+            counts[0] += store.frames_per_append
+
+    def train(number: int) -> None:
+        draw, steps = make(), STEPS // workers
+        while not stop.is_set():
+            states = draw(steps * BATCH_SIZE)
+            for part in range(steps):
+                with lock:  # one network for all of them
+                    learner.step(states[part * BATCH_SIZE : (part + 1) * BATCH_SIZE])
+                counts[number] += 1
+
+    threads = [threading.Thread(target=ingest)]
+    threads += [threading.Thread(target=train, args=(number + 1,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    stop.wait(0.2)
+    before = list(counts)
+    stop.wait(seconds)
+    after = list(counts)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return _Rates((after[0] - before[0]) / seconds, (sum(after[1:]) - sum(before[1:])) / seconds)
+
+
+class _SmallLearner:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self._network = QNetwork(SHAPE).train()
+        self._optimizer = torch.optim.SGD(self._network.parameters(), lr=1e-3)
+
+    def step(self, states: Tensor) -> None:
+        loss = self._network(scale_pictures(states)).square().mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+
+
+class _Store:
+    """The same experience, kept in each of the ways."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+        self._rows = synthetic_rows(1, EPISODE_LENGTH)
+        self._chunk = synthetic_rows(1, CHUNK)
+        self.frames_per_append = CHUNK
+        self._replay = ReplayStreams(1, CAPACITY)
+        for _ in range(CAPACITY // EPISODE_LENGTH):
+            self._replay.append(0, self._rows)
+        self._frames = self._replay.frames.numpy().reshape(-1, FRAME_SIZE, FRAME_SIZE)
+        self._buckets: list[deque[int]] = [deque() for _ in range(NUM_BUCKETS)]
+        for row in range(STACK_SIZE, CAPACITY):
+            self._buckets[row % NUM_BUCKETS].append(row)
+        self._priorities = self._rng.random(CAPACITY)
+        self._usable = self._rng.random(CAPACITY) < 0.9
+
+    def append(self) -> None:
+        """What the consolidation thread does, as fast as it can."""
+        self._replay.append(0, self._chunk)
+
+    def _stack(self, rows: npt.NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(self._frames[rows[:, None] - np.arange(STACK_SIZE - 1, -1, -1)])
+
+    def deque_buckets(self, count: int) -> Tensor:
+        """One experience at a time out of a random bucket; indexing a deque walks through it."""
+        pictures = []
+        for _ in range(count):
+            bucket = random.choice(self._buckets)
+            row = bucket[random.randrange(len(bucket))]
+            pictures.append(self._frames[row - STACK_SIZE + 1 : row + 1])
+        return torch.from_numpy(np.stack(pictures))
+
+    def boolean_scan(self, count: int) -> Tensor:
+        """Find all usable rows anew for every batch."""
+        usable = np.flatnonzero(self._usable & (np.arange(CAPACITY) >= STACK_SIZE) & (self._priorities > 0.01))
+        return self._stack(np.random.default_rng().choice(usable, count))
+
+    def stratified(self, count: int) -> Tensor:
+        """A row from each stratum of the summed priorities, which change all the time."""
+        bounds = np.cumsum(self._priorities)
+        width = bounds[-1] / count
+        rows = [int(np.searchsorted(bounds, (stratum + random.random()) * width)) for stratum in range(count)]
+        return self._stack(np.clip(rows, STACK_SIZE, CAPACITY - 1))
+
+    def uniform_numpy(self, count: int) -> Tensor:
+        """One random-number call, and NumPy's own indexing, which holds the GIL."""
+        return self._stack(np.random.default_rng().integers(STACK_SIZE, CAPACITY, count))
+
+    def our_gather(self) -> Draw:
+        """The product's sampler, one a worker."""
+        sampler = UniformSampler(self._replay, 1, 0.9, 0, np.random.default_rng())
+        buffers: dict[int, SampleBuffer] = {}
+
+        def draw(count: int) -> Tensor:
+            buffer = buffers.setdefault(count, SampleBuffer(count))
+            sampler.sample(buffer)
+            return buffer.pictures[:, 0]
+
+        return draw

@@ -1,0 +1,225 @@
+"""The design that the product grew out of, written as a careful person would have written it first.
+
+Two collector processes with one game each put single pickled experiences into one shared queue. In the main process a
+thread moves them into a deque under a lock, and the training loop draws a batch of tuples under the same lock, stacks
+it, and trains. Every epoch, the whole state_dict goes to every collector through a queue. No mixed precision, no
+channels_last, nothing pre-allocated.
+
+Game, network and loss are the product's own, so that only the design differs.
+"""
+
+import contextlib
+import multiprocessing
+import queue
+import random
+import threading
+import time
+from collections import deque
+from multiprocessing.context import SpawnContext
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import torch
+
+from benchmarks.measure import Sample
+from benchmarks.one_game import OneGame
+from mario_rl.emulation.emulator import EmulatorName
+from mario_rl.learning.losses import MicroBatch, double_q_loss
+from mario_rl.network import NetworkShape, QNetwork, eval_twin
+from mario_rl.telemetry.locks import TimedLock
+
+QUEUE_SIZE = 10_000
+MEMORY_SIZE = 10_000
+BATCH_SIZE = 256
+EPISODES_PER_EPOCH = 8
+TARGET_INTERVAL = 100
+EPSILON = 0.2
+
+
+class OriginalSetup(NamedTuple):
+    """What is varied."""
+
+    network: NetworkShape
+    emulator: EmulatorName
+    replay_ratio: float  # experiences trained on for each one collected; 0: nobody waits for the other
+    batch_size: int = BATCH_SIZE
+    num_processes: int = 2
+    warmup: int = 1_000
+
+
+class OriginalFigures(NamedTuple):
+    """What was measured while it learned."""
+
+    decisions_per_second: float
+    updates_per_second: float
+    samples_per_second: float
+    lock_wait_milliseconds: float  # a mean acquisition
+    lock_wait_share: float  # of all threads' time
+    epoch_seconds: float
+    cpu_percent: float
+
+
+def run_original(setup: OriginalSetup, seconds: float) -> OriginalFigures:
+    """Start it, wait until it learns, measure for so long, stop it."""
+    context = multiprocessing.get_context("spawn")
+    pipeline = _Original(context, setup)
+    try:
+        return pipeline.measure(seconds)
+    finally:
+        pipeline.stop()
+
+
+class _Original:
+    def __init__(self, context: SpawnContext, setup: OriginalSetup) -> None:
+        self._setup = setup
+        self._experiences = context.Queue(QUEUE_SIZE)
+        self._weights = [context.Queue(1) for _ in range(setup.num_processes)]
+        self._limit = context.Value("q", 2**62 if not setup.replay_ratio else setup.warmup + 512)
+        self._played = context.Value("q", 0)
+        self._stop = context.Event()
+        self._processes = [
+            context.Process(
+                target=_collect,
+                args=(number, setup, self._experiences, weights, self._limit, self._played, self._stop),
+                daemon=True,
+            )
+            for number, weights in enumerate(self._weights)
+        ]
+        self._memory: deque[tuple[Any, ...]] = deque(maxlen=MEMORY_SIZE)
+        self._lock = TimedLock()
+        self._num_received = 0
+        self._num_episodes = 0
+        self._online = _plain_network(setup.network).train()
+        self._online_eval = eval_twin(self._online)
+        self._target = _plain_network(setup.network).eval().requires_grad_(False)
+        self._optimizer = torch.optim.Adam(self._online.parameters(), lr=3e-4)
+        self._num_updates = 0
+        for process in self._processes:
+            process.start()
+        self._receiver = threading.Thread(target=self._receive, daemon=True)
+        self._receiver.start()
+
+    def measure(self, seconds: float) -> OriginalFigures:
+        while self._num_received < self._setup.warmup or self._num_updates < 3:
+            self._train_if_due()
+        with self._lock:
+            self._lock.take_report()
+        psutil.cpu_percent()
+        begun, received, updates = time.perf_counter(), self._num_received, self._num_updates
+        episodes, epoch_begun, epochs = self._num_episodes, begun, []
+        while time.perf_counter() - begun < seconds:
+            self._train_if_due()
+            if self._num_episodes - episodes >= EPISODES_PER_EPOCH:
+                episodes = self._num_episodes
+                self._send_weights()
+                now = time.perf_counter()
+                epochs.append(now - epoch_begun)
+                epoch_begun = now
+        elapsed = time.perf_counter() - begun
+        with self._lock:
+            report = self._lock.take_report()
+        num_updates = self._num_updates - updates
+        return OriginalFigures(
+            decisions_per_second=(self._num_received - received) / elapsed,
+            updates_per_second=num_updates / elapsed,
+            samples_per_second=num_updates * self._setup.batch_size / elapsed,
+            lock_wait_milliseconds=report.mean_wait_milliseconds,
+            lock_wait_share=report.wait_seconds / elapsed,
+            epoch_seconds=Sample(epochs).median if epochs else elapsed,
+            cpu_percent=psutil.cpu_percent(),
+        )
+
+    def _receive(self) -> None:
+        while not self._stop.is_set():
+            try:
+                experience = self._experiences.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            with self._lock:
+                self._memory.append(experience[:5])
+            self._num_received += 1
+            self._num_episodes += experience[5]
+
+    def _train_if_due(self) -> None:
+        setup = self._setup
+        trained = self._num_updates * setup.batch_size
+        allowed = (self._num_received - setup.warmup) * setup.replay_ratio if setup.replay_ratio else 2**62
+        if self._num_received < setup.warmup or trained + setup.batch_size > allowed:
+            time.sleep(0.001)
+            return
+        with self._lock:
+            batch = random.sample(self._memory, setup.batch_size)
+        states, actions, rewards, next_states, ends = (np.stack(column) for column in zip(*batch, strict=True))
+        micro_batch = MicroBatch(
+            states=torch.from_numpy(states).float().sub(127.5).div(127.5),
+            actions=torch.from_numpy(actions).long(),
+            goals=None,
+            next_states=torch.from_numpy(next_states).float().sub(127.5).div(127.5),
+            returns=torch.from_numpy(rewards).float(),
+            discounts=0.9 * (1 - torch.from_numpy(ends).float()),
+        )
+        figures = double_q_loss(
+            self._online.outputs, self._online_eval.outputs, self._target.outputs, self._online.head, micro_batch
+        )
+        self._optimizer.zero_grad()
+        figures.loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._online.parameters(), 10.0)
+        self._optimizer.step()
+        self._num_updates += 1
+        if self._num_updates % TARGET_INTERVAL == 0:
+            self._target.load_state_dict(self._online.state_dict())
+        if setup.replay_ratio:
+            done = self._num_updates * setup.batch_size / setup.replay_ratio
+            self._limit.value = int(done) + setup.warmup + 512
+
+    def _send_weights(self) -> None:
+        state = {name: tensor.clone() for name, tensor in self._online.state_dict().items()}
+        for weights in self._weights:
+            with contextlib.suppress(queue.Empty):  # what was not fetched yet is out of date
+                weights.get_nowait()
+            weights.put(state)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._receiver.join()
+        for process in self._processes:
+            process.terminate()
+            process.join()
+        for channel in (self._experiences, *self._weights):
+            channel.cancel_join_thread()
+            channel.close()
+
+
+def _plain_network(shape: NetworkShape) -> QNetwork:
+    """The network in torch's ordinary layout."""
+    network = QNetwork(shape)
+    for parameter in network.parameters():
+        parameter.data = parameter.data.contiguous()
+    return network
+
+
+def _collect(
+    number: int, setup: OriginalSetup, experiences: Any, weights: Any, limit: Any, played: Any, stop: Any
+) -> None:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(number)
+    game = OneGame(setup.emulator)
+    network = _plain_network(setup.network).eval()
+    state = game.reset()
+    while not stop.is_set():
+        while played.value >= limit.value and not stop.is_set():
+            time.sleep(0.002)
+        with contextlib.suppress(queue.Empty):
+            network.load_state_dict(weights.get_nowait())
+        action = int(rng.integers(game.num_actions))
+        if rng.random() > EPSILON:
+            with torch.no_grad():
+                scaled = torch.from_numpy(state).float().sub(127.5).div(127.5)
+                action = int(network(scaled[None]).argmax())
+        next_state, reward, terminated, truncated = game.step(action)
+        over = terminated or truncated
+        experiences.put((state, action, reward, next_state, terminated, over))
+        with played.get_lock():
+            played.value += 1
+        state = game.reset() if over else next_state

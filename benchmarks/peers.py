@@ -1,0 +1,210 @@
+"""Decisions a second while learning: Stable-Baselines3's DQN and the product, same network, same replay ratio."""
+
+import contextlib
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import MissingPackageError, StudyResult, as_is, at_least, interleave, quotient
+from benchmarks.one_game import OneGame
+from benchmarks.product import product_settings, run_product
+from mario_rl.config import Settings
+from mario_rl.emulation.emulator import EmulatorName
+from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.hardware import num_cores
+from mario_rl.network import NetworkShape, QNetwork
+from mario_rl.pipeline import network_shape
+
+QUESTION = "How fast does Stable-Baselines3's DQN learn on the same game, with the same network and replay ratio?"
+SECONDS = {"quick": 35, "full": 420}
+WARMUP = 300
+NUM_GAMES = 8
+TICKS_PER_TRAINING = 4  # of all games, between two trainings of Stable-Baselines3
+
+# Forward passes that a sample costs: a backward pass counts as two.
+PASSES_OF_DQN = 4  # online with backward, target
+PASSES_OF_OURS = 5  # double Q-learning also asks the online network about the next state
+
+
+def run(quick: bool) -> StudyResult:
+    """Both on both emulators, in turns."""
+    train_peer = _stable_baselines()
+    seconds = 5.0 if quick else 25.0
+    settings = product_settings()
+    shape = network_shape(settings)
+
+    def ours(emulator: EmulatorName) -> Callable[[], float]:
+        changed = product_settings({"EMULATOR": emulator, "WARMUP_EXPERIENCES": WARMUP, "EVALUATION_DECISIONS": 0})
+        return lambda: run_product(changed, seconds + 3.0).decisions_per_second
+
+    measured = interleave(
+        {
+            "Stable-Baselines3, nes-py": lambda: train_peer(settings, "nes_py", seconds),
+            "Mario RL, nes-py": ours("nes_py"),
+            "Stable-Baselines3, our emulator": lambda: train_peer(settings, "fast", seconds),
+            "Mario RL, our emulator": ours("fast"),
+        },
+        repeats=1 if quick else 3,
+    )
+    peak = _peak_flops()
+    rows = []
+    for name, sample in measured.items():
+        passes = (PASSES_OF_OURS if name.startswith("Mario") else PASSES_OF_DQN) * settings.replay_ratio + 1
+        share = sample.median * passes * flops_of_forward(shape) / peak
+        rows.append(
+            {
+                "trainer": name,
+                "decisions/s": f"{sample.median:,.0f}",
+                "spread": f"{sample.spread:.0%}",
+                "of the CPU's arithmetic": f"{share:.0%}",
+            }
+        )
+    return StudyResult(
+        rows,
+        {
+            "ours on our emulator against theirs on nes-py": at_least(
+                quotient(measured["Mario RL, our emulator"], measured["Stable-Baselines3, nes-py"]), 2.5, "x"
+            ),
+            "nes-py in both": at_least(
+                quotient(measured["Mario RL, nes-py"], measured["Stable-Baselines3, nes-py"]), 1.5, "x"
+            ),
+            "our emulator in both": as_is(
+                quotient(measured["Mario RL, our emulator"], measured["Stable-Baselines3, our emulator"]), "x"
+            ),
+        },
+        [
+            f"Replay ratio {settings.replay_ratio:g}, batches of {settings.batch_size}, {NUM_GAMES} games, network "
+            f"{settings.network_channels} with {2 * settings.hidden_units} hidden units in both; theirs has a plain "
+            "head, ours a dueling one of histograms.",
+            f"The CPU's arithmetic: {peak / 1e9:.0f} GFLOP/s in a large float32 matrix product on {num_cores()} "
+            f"threads, measured just now. A forward pass is {flops_of_forward(shape) / 1e6:.1f} MFLOP; a sample is "
+            f"worth {PASSES_OF_DQN} of them in theirs and {PASSES_OF_OURS} in ours.",
+        ],
+    )
+
+
+def flops_of_forward(shape: NetworkShape) -> float:
+    """Multiplications and additions for one state."""
+    network = QNetwork(shape)
+    total = 0.0
+
+    def count(module: nn.Module, _: Any, output: Tensor) -> None:
+        nonlocal total
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            each = module.weight[0].numel()  # for one output
+            total += 2.0 * each * output.numel()
+
+    for module in network.modules():
+        module.register_forward_hook(count)
+    with torch.no_grad():
+        network.eval()(torch.zeros(1, STACK_SIZE, FRAME_SIZE, FRAME_SIZE))
+    return total
+
+
+def _peak_flops() -> float:
+    previous = torch.get_num_threads()
+    torch.set_num_threads(num_cores())
+    size = 1024
+    left, right = torch.rand(size, size), torch.rand(size, size)
+    best = float("inf")
+    for _ in range(20):
+        begun = time.perf_counter()
+        torch.mm(left, right)
+        best = min(best, time.perf_counter() - begun)
+    torch.set_num_threads(previous)
+    return 2.0 * size**3 / best
+
+
+def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
+    """A function that trains with Stable-Baselines3 for a while and gives its decisions a second."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # it imports gym, whose notice tells a user nothing
+            import gymnasium
+            from stable_baselines3 import DQN
+            from stable_baselines3.common.callbacks import BaseCallback
+            from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+            from stable_baselines3.common.vec_env import DummyVecEnv
+    except ImportError:
+        raise MissingPackageError("stable-baselines3 is not installed: pip install -r requirements-bench.txt") from None
+
+    class Mario(gymnasium.Env):
+        """The same game for a trainer that knows Gymnasium."""
+
+        observation_space = gymnasium.spaces.Box(0, 255, (STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
+
+        def __init__(self, emulator: EmulatorName) -> None:
+            self._game = OneGame(emulator)
+            self.action_space = gymnasium.spaces.Discrete(self._game.num_actions)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            return self._game.reset(), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return *self._game.step(int(action)), {}
+
+        def close(self) -> None:
+            self._game.close()
+
+    class Trunk(BaseFeaturesExtractor):
+        """Everything of our network up to its head."""
+
+        def __init__(self, observation_space: Any, shape: NetworkShape) -> None:
+            super().__init__(observation_space, 2 * shape.hidden_units)
+            network = QNetwork(shape)
+            self._layers = nn.Sequential(network.features, nn.Flatten(), network.hidden, network.hidden_norm, nn.ReLU())
+
+        def forward(self, observations: Tensor) -> Tensor:
+            features: Tensor = self._layers(observations)
+            return features
+
+    class Clock(BaseCallback):
+        """Measures from when learning has begun, and ends it."""
+
+        def __init__(self, seconds: float) -> None:
+            super().__init__()
+            self._seconds = seconds
+            self._begun = 0.0
+            self._steps_before = 0
+            self.rate = 0.0
+
+        def _on_step(self) -> bool:
+            if self.num_timesteps < WARMUP + 200:
+                return True
+            if not self._begun:
+                self._begun, self._steps_before = time.perf_counter(), self.num_timesteps
+            elapsed = time.perf_counter() - self._begun
+            if elapsed >= self._seconds:
+                self.rate = (self.num_timesteps - self._steps_before) / elapsed
+            return elapsed < self._seconds
+
+    def train(settings: Settings, emulator: EmulatorName, seconds: float) -> float:
+        environments = DummyVecEnv([lambda: Mario(emulator) for _ in range(NUM_GAMES)])
+        torch.set_num_threads(num_cores())
+        samples = settings.replay_ratio * TICKS_PER_TRAINING * NUM_GAMES
+        model = DQN(
+            "CnnPolicy",
+            environments,
+            buffer_size=10_000,
+            learning_starts=WARMUP,
+            batch_size=settings.batch_size,
+            train_freq=TICKS_PER_TRAINING,
+            gradient_steps=max(1, round(samples / settings.batch_size)),
+            target_update_interval=6_400,
+            policy_kwargs={
+                "features_extractor_class": Trunk,
+                "features_extractor_kwargs": {"shape": network_shape(settings)},
+                "net_arch": [],
+            },
+            device="cpu",
+        )
+        clock = Clock(seconds)
+        model.learn(10**9, callback=clock)
+        environments.close()
+        return clock.rate
+
+    return train

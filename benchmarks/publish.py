@@ -1,0 +1,164 @@
+"""Weights from the learner to a collector: through a queue, through shared memory with a lock, and our slots."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.context import SpawnContext
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.measure import Sample, StudyResult, as_is, interleave_many, quotient
+from benchmarks.product import product_settings
+from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.network import NetworkShape, QNetwork
+from mario_rl.pipeline import network_shape
+
+QUESTION = "How long does publishing weights keep the learner, and when does a collector have them?"
+SECONDS = {"quick": 12, "full": 40}
+
+QUEUE = "state_dict through a queue"
+LOCKED = "shared memory, copied under a lock"
+SLOTS = "our slots"
+
+
+class _Figures(NamedTuple):
+    publish_milliseconds: float  # the learner is kept for so long
+    arrival_milliseconds: float  # from the beginning of the publication until the collector has loaded it
+
+
+def run(quick: bool) -> StudyResult:
+    """A child process takes each publication and says when it has it."""
+    context = multiprocessing.get_context("spawn")
+    shape = network_shape(product_settings())
+    torch.manual_seed(0)
+    state = QNetwork(shape).state_dict()
+    publications = 30 if quick else 100
+    channels: dict[str, Callable[[], _Channel]] = {
+        QUEUE: lambda: _QueueChannel(context),
+        LOCKED: lambda: _LockedChannel(context, state),
+        SLOTS: lambda: _SlotsChannel(context, state),
+    }
+    measured = interleave_many(
+        {name: partial(_measure, context, make, shape, state, publications) for name, make in channels.items()},
+        repeats=1 if quick else 4,
+        warm_up=False,
+    )
+
+    def figure(name: str, field: str) -> Sample:
+        return Sample([getattr(figures, field) for figures in measured[name]])
+
+    size = sum(tensor.nbytes for tensor in state.values())
+    return StudyResult(
+        [
+            {
+                "channel": name,
+                "learner kept for": f"{figure(name, 'publish_milliseconds').median:.2f} ms",
+                "collector has it after": f"{figure(name, 'arrival_milliseconds').median:.2f} ms",
+            }
+            for name in measured
+        ],
+        {
+            "our slots against a queue, time that the learner is kept": as_is(
+                quotient(figure(SLOTS, "publish_milliseconds"), figure(QUEUE, "publish_milliseconds")), "x"
+            ),
+            "our slots against a queue, until the collector has it": as_is(
+                quotient(figure(SLOTS, "arrival_milliseconds"), figure(QUEUE, "arrival_milliseconds")), "x"
+            ),
+            "our slots against a lock, until the collector has it": as_is(
+                quotient(figure(SLOTS, "arrival_milliseconds"), figure(LOCKED, "arrival_milliseconds")), "x"
+            ),
+        },
+        [
+            f"The network of this machine's settings, {size / 1e6:.1f} MB, one collector. With a queue each further "
+            "collector costs another copy; slots are written once for all. In the product a thread publishes, and the "
+            "main loop is kept only for a snapshot.",
+        ],
+    )
+
+
+class _Channel:
+    """What the learner sends with and the collector receives with; pickled into the child."""
+
+    def send(self, state: dict[str, torch.Tensor]) -> None:
+        raise NotImplementedError
+
+    def receive(self, network: QNetwork) -> None:
+        """Load the newest weights; called once a publication."""
+        raise NotImplementedError
+
+
+class _QueueChannel(_Channel):
+    def __init__(self, context: SpawnContext) -> None:
+        self._queue: Any = context.Queue()
+
+    def send(self, state: dict[str, torch.Tensor]) -> None:
+        self._queue.put({name: tensor.clone() for name, tensor in state.items()})
+
+    def receive(self, network: QNetwork) -> None:
+        network.load_state_dict(self._queue.get())
+
+
+class _LockedChannel(_Channel):
+    def __init__(self, context: SpawnContext, state: dict[str, torch.Tensor]) -> None:
+        self._shared = {name: tensor.clone() for name, tensor in state.items()}
+        for tensor in self._shared.values():
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        self._lock = context.Lock()
+
+    def send(self, state: dict[str, torch.Tensor]) -> None:
+        with self._lock:
+            for name, tensor in state.items():
+                self._shared[name].copy_(tensor)
+
+    def receive(self, network: QNetwork) -> None:
+        with self._lock:
+            network.load_state_dict(self._shared)
+
+
+class _SlotsChannel(_Channel):
+    def __init__(self, context: SpawnContext, state: dict[str, torch.Tensor]) -> None:
+        self._slots = WeightSlots(context, state)
+        self._version = 0
+
+    def send(self, state: dict[str, torch.Tensor]) -> None:
+        self._slots.publish(state)
+
+    def receive(self, network: QNetwork) -> None:
+        self._version = self._slots.take(network.state_dict(), self._version)
+
+
+def _measure(
+    context: SpawnContext,
+    make_channel: Callable[[], _Channel],
+    shape: NetworkShape,
+    state: dict[str, torch.Tensor],
+    publications: int,
+) -> _Figures:
+    channel = make_channel()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_collect, args=(channel, shape, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    ours.recv()  # it is ready
+    kept, arrived = [], []
+    for _ in range(publications):
+        begun = time.perf_counter()
+        channel.send(state)
+        kept.append(time.perf_counter() - begun)
+        ours.send(True)
+        ours.recv()
+        arrived.append(time.perf_counter() - begun)
+    ours.send(False)
+    process.join()
+    return _Figures(1e3 * Sample(kept).median, 1e3 * Sample(arrived).median)
+
+
+def _collect(channel: _Channel, shape: NetworkShape, connection: Any) -> None:
+    torch.set_num_threads(1)
+    network = QNetwork(shape).eval()
+    connection.send(True)
+    while connection.recv():
+        channel.receive(network)
+        connection.send(True)

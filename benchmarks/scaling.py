@@ -1,0 +1,71 @@
+"""Collecting alone: how decisions a second grow with collectors and with emulators a collector."""
+
+import time
+from functools import partial
+
+from benchmarks.measure import Sample, StudyResult, as_is, interleave, quotient
+from benchmarks.product import connect_silently, product_settings
+from mario_rl.hardware import num_cores
+
+QUESTION = "How does collecting grow with the number of collectors, and of emulators in each?"
+SECONDS = {"quick": 25, "full": 200}
+
+
+def run(quick: bool) -> StudyResult:
+    """Let the product's collectors play without a learner, in turns."""
+    seconds = 1.0 if quick else 6.0
+    cores = num_cores()
+    counts = sorted({1, 2, cores} | ({cores // 2} if cores > 2 else set()))
+    emulators = (1, 8, 32) if quick else (1, 2, 4, 8, 16, 32)
+    variants = {(count, 8): f"{count} x 8" for count in counts} | {(1, number): f"1 x {number}" for number in emulators}
+    measured = interleave_rates(variants, seconds, repeats=1 if quick else 4)
+    one, one_emulator = measured["1 x 8"], measured["1 x 1"]
+    ratios = {
+        f"{count} collectors against 1": as_is(quotient(measured[f"{count} x 8"], one), "x") for count in counts[1:]
+    }
+    ratios["32 emulators in a collector against 1"] = as_is(quotient(measured["1 x 32"], one_emulator), "x")
+    ratios["8 emulators in a collector against 1"] = as_is(quotient(one, one_emulator), "x")
+    return StudyResult(
+        [
+            {
+                "collectors x emulators": name,
+                "decisions/s": f"{sample.median:,.0f}",
+                "of 1 x 8": f"{quotient(sample, one).median:.2f}",
+            }
+            for name, sample in measured.items()
+        ],
+        ratios,
+        ["Whole collectors: emulation, the policy's forward pass on one thread, the ring, and the commit into replay."],
+    )
+
+
+def interleave_rates(variants: dict[tuple[int, int], str], seconds: float, repeats: int) -> dict[str, Sample]:
+    """Decisions a second of each (collectors, emulators)."""
+    return interleave(
+        {name: partial(_rate, collectors, emulators, seconds) for (collectors, emulators), name in variants.items()},
+        repeats,
+    )
+
+
+def _rate(collectors: int, emulators: int, seconds: float) -> float:
+    settings = product_settings(
+        {
+            "NUM_PROCESSES": collectors,
+            "ENVS_PER_PROCESS": emulators,
+            "REP_Q_SIZE": collectors * emulators * 16 * 8,
+            "REPLAY_RATIO": 0.0,
+            "EVALUATION_DECISIONS": 0,
+            "BUFFER_SIZE": 20_000,
+        }
+    )
+    pipeline = connect_silently(settings)
+    ledger = pipeline.ledger
+    pipeline.publisher.publish(0)
+    pipeline.start()
+    pipeline.source.limit_collection(None)
+    ledger.wait_until(lambda: ledger.collected > 500 * collectors, None)  # all of them have started
+    before, begun = ledger.collected, time.perf_counter()
+    time.sleep(seconds)
+    rate = (ledger.collected - before) / (time.perf_counter() - begun)
+    pipeline.stop()
+    return rate

@@ -99,8 +99,8 @@ SEED = 1  # everything random derives from it
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 # A core trains on some 1,200 samples/s: at REPLAY_RATIO 4 it wants 300 decisions/s, and one collector with the fast
-# emulator plays enough for a dozen cores. (With nes-py's 130 decisions/s, about half of the cores should collect.)
-_COLLECTORS = max(1, min(_CORES // 12, 8))
+# emulator plays enough for a dozen cores. With nes-py's 100 decisions/s on a core, all of them should collect.
+_COLLECTORS = min(_CORES, 16) if EMULATOR == "nes_py" else max(1, min(_CORES // 12, 8))
 
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # 1,400 instead of 560 samples/s on a core (docs/benchmarks.md)

@@ -51,14 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: --plots {options.plots}: this is a file; name a folder.", file=sys.stderr)
         return USER_ERROR
     chosen = options.study or list(STUDIES)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=120)
     machine = describe_machine()
     console.print(f"{machine['cpu']}, {machine['cores']} cores, GPU: {machine['gpu']}, torch {machine['torch']}")
     if (load := busy_share()) > QUIET_SHARE:
         console.print(f"This machine is {load:.0%} busy with other things: expect a wide spread.", style="yellow")
     length = "quick" if options.quick else "full"
     seconds = sum(modules[name].SECONDS[length] for name in chosen)
-    console.print(f"About {max(1, round(seconds / 60))} minutes for {len(chosen)} studies on 2 cores.")
+    minutes = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds} seconds"
+    console.print(f"This takes about {minutes} on 2 cores.")
     results: dict[str, StudyResult] = {}
     with _progress(console) as progress:
         task = progress.add_task("", total=seconds)

@@ -1,5 +1,6 @@
 """How studies measure and what they return: interleaved repeats, medians with their spread, ratios first."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -57,9 +58,9 @@ class MissingPackageError(Exception):
     """A study compares with a package that is not installed; the message is for the user."""
 
 
-def interleave(variants: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Sample]:
+def interleave(variants: Mapping[str, Callable[[], float]], repeats: int, *, warm_up: bool = True) -> dict[str, Sample]:
     """Measure A B A B ..., so that a noisy minute hits all variants alike; the first round warms up and is left out."""
-    return {name: Sample(values) for name, values in interleave_many(variants, repeats).items()}
+    return {name: Sample(values) for name, values in interleave_many(variants, repeats, warm_up=warm_up).items()}
 
 
 def interleave_many(
@@ -100,5 +101,6 @@ def as_is(sample: Sample, unit: str) -> Ratio:
 
 
 def quotient(numerator: Sample, denominator: Sample) -> Sample:
-    """The ratios of measurements that were made side by side."""
-    return Sample([a / b for a, b in zip(numerator.values, denominator.values, strict=True)])
+    """The ratios of measurements that were made side by side; none where there is nothing to divide by."""
+    pairs = zip(numerator.values, denominator.values, strict=True)
+    return Sample([a / b for a, b in pairs if b] or [math.nan])

@@ -27,7 +27,7 @@ from benchmarks.one_game import OneGame
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.learning.losses import MicroBatch, double_q_loss
 from mario_rl.network import NetworkShape, QNetwork, eval_twin
-from mario_rl.telemetry.locks import TimedLock
+from mario_rl.telemetry.locks import LockReport, TimedLock
 
 QUEUE_SIZE = 10_000
 MEMORY_SIZE = 10_000
@@ -70,6 +70,28 @@ def run_original(setup: OriginalSetup, seconds: float) -> OriginalFigures:
         pipeline.stop()
 
 
+class _Memory:
+    """A deque of experiences and the lock around it."""
+
+    def __init__(self) -> None:
+        self._experiences: deque[tuple[Any, ...]] = deque(maxlen=MEMORY_SIZE)
+        self._lock = TimedLock()
+
+    def append(self, experience: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._experiences.append(experience)
+
+    def sample(self, count: int) -> tuple[Any, ...]:
+        """A batch, column by column."""
+        with self._lock:
+            batch = random.sample(self._experiences, count)
+            return tuple(np.stack(column) for column in zip(*batch, strict=True))
+
+    def take_report(self) -> LockReport:
+        with self._lock:
+            return self._lock.take_report()
+
+
 class _Original:
     def __init__(self, context: SpawnContext, setup: OriginalSetup) -> None:
         self._setup = setup
@@ -86,8 +108,7 @@ class _Original:
             )
             for number, weights in enumerate(self._weights)
         ]
-        self._memory: deque[tuple[Any, ...]] = deque(maxlen=MEMORY_SIZE)
-        self._lock = TimedLock()
+        self._memory = _Memory()
         self._num_received = 0
         self._num_episodes = 0
         self._online = _plain_network(setup.network).train()
@@ -103,8 +124,7 @@ class _Original:
     def measure(self, seconds: float) -> OriginalFigures:
         while self._num_received < self._setup.warmup or self._num_updates < 3:
             self._train_if_due()
-        with self._lock:
-            self._lock.take_report()
+        self._memory.take_report()
         psutil.cpu_percent()
         begun, received, updates = time.perf_counter(), self._num_received, self._num_updates
         episodes, epoch_begun, epochs = self._num_episodes, begun, []
@@ -117,8 +137,7 @@ class _Original:
                 epochs.append(now - epoch_begun)
                 epoch_begun = now
         elapsed = time.perf_counter() - begun
-        with self._lock:
-            report = self._lock.take_report()
+        report = self._memory.take_report()
         num_updates = self._num_updates - updates
         return OriginalFigures(
             decisions_per_second=(self._num_received - received) / elapsed,
@@ -136,8 +155,7 @@ class _Original:
                 experience = self._experiences.get(timeout=0.5)
             except queue.Empty:
                 continue
-            with self._lock:
-                self._memory.append(experience[:5])
+            self._memory.append(experience[:5])
             self._num_received += 1
             self._num_episodes += experience[5]
 
@@ -148,9 +166,7 @@ class _Original:
         if self._num_received < setup.warmup or trained + setup.batch_size > allowed:
             time.sleep(0.001)
             return
-        with self._lock:
-            batch = random.sample(self._memory, setup.batch_size)
-        states, actions, rewards, next_states, ends = (np.stack(column) for column in zip(*batch, strict=True))
+        states, actions, rewards, next_states, ends = self._memory.sample(setup.batch_size)
         micro_batch = MicroBatch(
             states=torch.from_numpy(states).float().sub(127.5).div(127.5),
             actions=torch.from_numpy(actions).long(),

@@ -64,10 +64,11 @@ class _Recorder:
 
 
 class _Watch:
-    """Looks at a pipeline's counters ten times a second, because epochs may be longer than a study."""
+    """Looks at a pipeline's counters ten times a second, and stops it when it has learned for so many seconds."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, seconds: float) -> None:
         self._pipeline = pipeline
+        self._seconds = seconds
         self._marks: list[tuple[float, int, int, int]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -78,12 +79,20 @@ class _Watch:
             ledger = self._pipeline.ledger
             updates = self._pipeline.learner.num_updates
             self._marks.append((time.perf_counter(), ledger.collected, updates, ledger.trained))
+            learning = self._learning()
+            if learning and learning[-1][0] - learning[0][0] >= self._seconds:
+                ledger.request_stop("measured long enough")
+                return
+
+    def _learning(self) -> list[tuple[float, int, int, int]]:
+        """From half a second after the first update on."""
+        return [mark for mark in self._marks if mark[2]][5:]
 
     def rates(self) -> tuple[float, float, float]:
-        """Decisions, updates and samples a second, since half a second after the first update."""
+        """Decisions, updates and samples a second."""
         self._stop.set()
         self._thread.join()
-        learning = [mark for mark in self._marks if mark[2]][5:] or self._marks[-2:]
+        learning = self._learning() or self._marks[-2:]
         (begun, *before), (ended, *after) = learning[0], learning[-1]
         decisions, updates, samples = (
             (new - old) / max(1e-9, ended - begun) for new, old in zip(after, before, strict=True)
@@ -99,6 +108,17 @@ def product_settings(changes: Mapping[str, Any] | None = None) -> Settings:
     return replace(settings, emulator=choose_emulator(settings.emulator, print))
 
 
+def nes_py_changes() -> dict[str, Any]:
+    """What config_optimized.py says for machines on which nes-py plays: all cores collect."""
+    cores = num_cores()
+    return {
+        "EMULATOR": "nes_py",
+        "NUM_PROCESSES": cores,
+        "REP_Q_SIZE": 2_048 * cores,
+        "PUBLISH_MAX_DECISIONS": 3_000 - 256 - 128 * min(cores, 16),
+    }
+
+
 def connect_silently(settings: Settings) -> Pipeline:
     """The pipeline, ready to start."""
     plan = make_plan(settings, serial=False)
@@ -107,14 +127,14 @@ def connect_silently(settings: Settings) -> Pipeline:
 
 
 def run_product(settings: Settings, seconds: float) -> ProductFigures:
-    """Train for so long and read the telemetry."""
+    """Train until it has learned for so long, and read the telemetry."""
     recorder = _Recorder()
     with tempfile.TemporaryDirectory() as folder:
         run = Run("benchmark", Path(folder) / "checkpoints", Path(folder) / "models")
         settings = replace(settings, checkpoint_replay=False)  # saving it at the end would only take time
         pipeline = connect_silently(settings)
-        watch = _Watch(pipeline)
-        limits = Limits(epochs=10**9, minutes=seconds / 60)
+        watch = _Watch(pipeline, seconds)
+        limits = Limits(epochs=10**9, minutes=5 + seconds / 60)
         train(pipeline, limits, run, CheckpointStore(run.checkpoints, keep=1), Reporter(_Silent(), [recorder]))
         decisions, updates, samples = watch.rates()
     # The first epoch that learned is also the one in which everything was touched for the first time.

@@ -12,6 +12,7 @@ import torch
 from benchmarks.measure import Sample, StudyResult, as_is, interleave_many, quotient
 from benchmarks.product import product_settings
 from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.learning.publishing import WeightPublisher
 from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.pipeline import network_shape
 
@@ -72,14 +73,20 @@ def run(quick: bool) -> StudyResult:
         },
         [
             f"The network of this machine's settings, {size / 1e6:.1f} MB, one collector. With a queue each further "
-            "collector costs another copy; slots are written once for all. In the product a thread publishes, and the "
-            "main loop is kept only for a snapshot.",
+            "collector costs another copy; slots are written once for all. Ours is published by a thread: the "
+            "learner is kept for a snapshot only, and nobody ever waits for a lock.",
         ],
     )
 
 
 class _Channel:
     """What the learner sends with and the collector receives with; pickled into the child."""
+
+    def attach(self, network: QNetwork) -> None:
+        """Begin to publish this network."""
+
+    def close(self) -> None:
+        """End that."""
 
     def send(self, state: dict[str, torch.Tensor]) -> None:
         raise NotImplementedError
@@ -120,13 +127,25 @@ class _LockedChannel(_Channel):
 class _SlotsChannel(_Channel):
     def __init__(self, context: SpawnContext, state: dict[str, torch.Tensor]) -> None:
         self._slots = WeightSlots(context, state)
-        self._version = 0
+        self._version = self._num_sent = 0
+
+    def attach(self, network: QNetwork) -> None:
+        self._publisher = WeightPublisher(self._slots, network)
 
     def send(self, state: dict[str, torch.Tensor]) -> None:
-        self._slots.publish(state)
+        self._num_sent += 1
+        self._publisher.publish(self._num_sent)
 
     def receive(self, network: QNetwork) -> None:
-        self._version = self._slots.take(network.state_dict(), self._version)
+        known = self._version
+        while self._version == known:  # the product looks between two chunks, and never waits
+            self._version = self._slots.take(network.state_dict(), known)
+
+    def close(self) -> None:
+        self._publisher.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_publisher"}
 
 
 def _measure(
@@ -142,6 +161,10 @@ def _measure(
     process.start()
     theirs.close()
     ours.recv()  # it is ready
+    network = QNetwork(shape)
+    network.load_state_dict(state)
+    channel.attach(network)
+    state = network.state_dict()
     kept, arrived = [], []
     for _ in range(publications):
         begun = time.perf_counter()
@@ -152,6 +175,7 @@ def _measure(
         arrived.append(time.perf_counter() - begun)
     ours.send(False)
     process.join()
+    channel.close()
     return _Figures(1e3 * Sample(kept).median, 1e3 * Sample(arrived).median)
 
 

@@ -79,10 +79,11 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
     device = torch.device("cuda" if on_gpu else "cpu")
     num_gpus = (torch.cuda.device_count() if settings.use_data_parallel else 1) if on_gpu else 0
     # With nes-py a collector fills a core, and OpenMP barriers of an oversubscribed learner cost more than the threads
-    # bring. With the fast emulator collectors mostly wait for the replay ratio, and leave the learner all cores.
+    # bring. With the fast emulator collectors mostly wait for the replay ratio, and leave the learner all cores. Two
+    # threads it has in any case: one trains and one computes goals, so that neither waits for the other at a barrier.
     filled_cores = settings.num_processes if settings.emulator == "nes_py" and not serial else 0
     free_cores = num_cores() - filled_cores
-    learner_threads = settings.learner_threads or max(1, free_cores)
+    learner_threads = settings.learner_threads or max(min(2, num_cores()), free_cores)
     workers = 1 if serial else settings.training_workers
     if workers > 1 and on_gpu:
         raise HardwareError(

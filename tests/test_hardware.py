@@ -94,8 +94,9 @@ def test_without_a_gpu_the_run_is_on_the_cpu(device):
     ("emulator", "num_cores", "num_processes", "serial", "expected"),
     [
         ("nes_py", 8, 3, False, 5),  # the collectors take a core each, the learner the rest
-        ("nes_py", 4, 4, False, 1),  # at least one, also where the collectors take all ...
-        ("nes_py", 2, 8, False, 1),  # ... or more than there are
+        ("nes_py", 4, 4, False, 2),  # at least two, also where the collectors take all ...
+        ("nes_py", 2, 8, False, 2),  # ... or more than there are
+        ("nes_py", 1, 1, False, 1),  # but never more than cores
         ("nes_py", 8, 3, True, 8),  # in serial mode there are no collector processes
         ("fast", 8, 3, False, 8),  # the collectors mostly wait
         ("fast", 2, 8, False, 2),

@@ -33,7 +33,7 @@ CAPACITY = 20_000
 BATCH_SIZE = 32
 STEPS = 4  # a sample call is worth so many
 NUM_BUCKETS = 5
-OFFERED = 3_000.0  # frames a second that are sent
+OFFERED = 12_000.0  # frames a second that are sent
 ALONE = "nobody trains"
 SHAPE = NetworkShape((8, 16, 16), 64, 7)
 

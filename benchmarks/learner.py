@@ -55,10 +55,7 @@ def run(quick: bool) -> StudyResult:
     settings = product_settings({"DEVICE": "cpu"})
     plan = make_plan(settings, serial=False)
     prepare(plan)
-    replay = ReplayStreams(8, CAPACITY)
-    rows = synthetic_rows(8, EPISODE_LENGTH)
-    for _ in range(CAPACITY // 8 // EPISODE_LENGTH):
-        replay.append(0, rows)
+    replay = synthetic_replay()
     variants = [
         PLAIN,
         PLAIN._replace(goals_ahead=True),
@@ -78,7 +75,7 @@ def run(quick: bool) -> StudyResult:
             notes.append("torch.compile was left out: no C++ compiler was found.")
     else:
         notes.append("torch.compile, more batch sizes and denormals are left out of a quick run.")
-    runners = {variant.name: _Runner(settings, replay, variant) for variant in variants}
+    runners = {variant.name: Runner(settings, replay, variant) for variant in variants}
     seconds = 0.5 if quick else 2.0
     measured = interleave(
         {name: partial(runner.samples_per_second, seconds) for name, runner in runners.items()},
@@ -126,7 +123,16 @@ def run(quick: bool) -> StudyResult:
     )
 
 
-class _Runner:
+def synthetic_replay() -> ReplayStreams:
+    """A full replay of noise."""
+    replay = ReplayStreams(8, CAPACITY)
+    rows = synthetic_rows(8, EPISODE_LENGTH)
+    for _ in range(CAPACITY // 8 // EPISODE_LENGTH):
+        replay.append(0, rows)
+    return replay
+
+
+class Runner:
     """A learner set up as a variant wants it."""
 
     def __init__(self, settings: Any, replay: ReplayStreams, variant: _Variant) -> None:
@@ -152,6 +158,7 @@ class _Runner:
         self._worker = LoneWorker(learner, samples)
 
     def samples_per_second(self, seconds: float) -> float:
+        """Train for about so long."""
         with _threads_and_denormals(self._variant):
             self._worker.train()
             trained, begun = 0, time.perf_counter()
@@ -160,6 +167,7 @@ class _Runner:
         return trained / elapsed
 
     def close(self) -> None:
+        """Stop its threads."""
         self._worker.close()
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.learner import synthetic_replay
 from benchmarks.measure import Sample, StudyResult, as_is, interleave_many, quotient
 from benchmarks.product import product_settings
-from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
 from mario_rl.hardware import num_cores
 from mario_rl.learning.learner import Execution, Learner
 from mario_rl.learning.sampling import SampleAhead, SampleInline
@@ -23,7 +23,6 @@ from mario_rl.telemetry.locks import LockReport, TimedLock
 QUESTION = "Do several training workers pay, and how much do they wait for each other?"
 SECONDS = {"quick": 14, "full": 190}
 NUM_WORKERS = 4
-CAPACITY = 10_000
 
 ONE_LOCK = "4 workers, one lock around everything"
 SMALL_LOCK = "4 workers, sampling outside the lock"
@@ -45,10 +44,7 @@ def run(quick: bool) -> StudyResult:
     settings = product_settings()
     shape, rules = network_shape(settings), learning_rules(settings)
     rules = rules._replace(prioritized=False)
-    replay = ReplayStreams(8, CAPACITY)
-    rows = synthetic_rows(8, EPISODE_LENGTH)
-    for _ in range(CAPACITY // 8 // EPISODE_LENGTH):
-        replay.append(0, rows)
+    replay = synthetic_replay()
     cores = num_cores()
 
     def new_learner() -> Learner:

@@ -62,3 +62,25 @@ def test_the_studies_are_listed_with_their_questions(capsys):
 def test_wrong_input_is_refused_in_one_sentence(arguments, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_ends_with_rows_and_ratios(study, tmp_path):
+    result = tmp_path / "result.json"
+    arguments = ["--quick", "--study", study, "--json", str(result), "--plots", str(tmp_path)]
+    finished = subprocess.run(
+        [sys.executable, str(PROJECT / "benchmark_performance.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    studies = json.loads(result.read_text())["studies"]
+    if study not in studies:
+        assert "left out" in finished.stdout  # a package is missing
+        return
+    assert studies[study]["rows"]
+    assert studies[study]["ratios"]
+    assert (tmp_path / f"{study}.png").exists()

@@ -329,6 +329,46 @@ def test_samples_are_whole_while_another_thread_appends_and_wraps_around():
     assert replay.written_end.tolist() == [num_chunks * LONGEST_CHUNK] * num_streams
 
 
+def test_four_threads_draw_large_samples_at_once_while_another_appends():
+    # What TRAINING_WORKERS does: each worker has a sampler of its own, and all of them share replay without a lock.
+    num_chunks, num_streams, n_step, num_threads, num_batches = 400, 2, 3, 4, 12
+    replay = ReplayStreams(num_streams, num_streams * 1_500)
+    chunks, expected = [], {}
+    for stream in range(num_streams):
+        player, model = Player(stream, [(7, Mark.TERMINATED), (12, Mark.TRUNCATED)]), ModelStream()
+        chunks.append([player.play(LONGEST_CHUNK) for _ in range(num_chunks)])
+        for chunk in chunks[stream]:
+            model.append(chunk, continues=True)
+        expected |= model.samples(n_step)
+
+    def append(numbers, pause):
+        for number in numbers:
+            for stream in range(num_streams):
+                replay.append(stream, rows_of(chunks[stream][number]))
+            time.sleep(pause)
+
+    wrong, drawn = [], []
+
+    def draw(seed):
+        sampler, buffer = new_sampler(replay, n_step, seed), SampleBuffer(1_024)
+        for _ in range(num_batches):
+            sampler.sample(buffer)
+            samples = list(read_samples(buffer))
+            wrong.extend(identity for identity, sample in samples if expected[identity] != sample)
+            drawn.append(frozenset(identity for identity, _ in samples))
+
+    append(range(100), 0.0)  # a lap and a little more
+    threads = [threading.Thread(target=draw, args=(seed,), daemon=True) for seed in range(num_threads)]
+    threads.append(threading.Thread(target=append, args=(range(100, num_chunks), 0.002), daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+    assert len(set(drawn)) == len(drawn) == num_threads * num_batches  # nobody got another's batch
+
+
 def test_states_are_shifted_a_little_and_next_states_are_not():
     replay = ReplayStreams(1, 400)
     player = Player(0, [(30, Mark.TERMINATED)])

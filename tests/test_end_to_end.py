@@ -191,7 +191,7 @@ def test_the_same_seed_gives_the_same_serial_run(project):
         _, stdout, _ = run(
             command(project, "--serial", "--epochs", "1", "--seed", "7", WARMUP_EXPERIENCES=40, LEARNER_THREADS=1)
         )
-        return [line for line in stdout.splitlines() if line.startswith(r"\[MAIN\]")]
+        return [line for line in stdout.splitlines() if line.startswith("[MAIN]")]
 
     first = lines()
     assert first == lines()

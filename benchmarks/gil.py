@@ -28,7 +28,7 @@ from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 
 QUESTION = "How do the way of sampling and the number of training workers starve the thread that takes experience in?"
-SECONDS = {"quick": 11, "full": 90}
+SECONDS = {"quick": 14, "full": 100}
 CAPACITY = 20_000
 BATCH_SIZE = 32
 STEPS = 4  # a sample call is worth so many
@@ -66,7 +66,7 @@ def run(quick: bool) -> StudyResult:
     alone = {ALONE: lambda: _measure(store, store.our_gather, 0, seconds)}
     previous_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    measured = interleave_many(alone | variants, repeats=1 if quick else 5)
+    measured = interleave_many(alone | variants, repeats=1 if quick else 4)
     torch.set_num_threads(previous_threads)
     store.close()
     rows = [

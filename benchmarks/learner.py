@@ -22,7 +22,7 @@ from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 
 QUESTION = "How many samples a second does an update reach with each layout, precision, compilation, batch and scheme?"
-SECONDS = {"quick": 16, "full": 330}
+SECONDS = {"quick": 16, "full": 200}
 CAPACITY = 10_000
 
 
@@ -79,7 +79,7 @@ def run(quick: bool) -> StudyResult:
     seconds = 0.5 if quick else 2.0
     measured = interleave(
         {name: partial(runner.samples_per_second, seconds) for name, runner in runners.items()},
-        repeats=2 if quick else 9,
+        repeats=2 if quick else 5,
     )
     for runner in runners.values():
         runner.close()

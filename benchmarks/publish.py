@@ -17,7 +17,7 @@ from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.pipeline import network_shape
 
 QUESTION = "How long does publishing weights keep the learner, and when does a collector have them?"
-SECONDS = {"quick": 12, "full": 40}
+SECONDS = {"quick": 9, "full": 45}
 
 QUEUE = "state_dict through a queue"
 LOCKED = "shared memory, copied under a lock"

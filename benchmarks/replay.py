@@ -26,7 +26,7 @@ from mario_rl.replay.sum_tree import SumTree
 from mario_rl.replay.uniform import UniformSampler
 
 QUESTION = "What does a batch from replay cost, uniform and prioritized, small and large, ours and others'?"
-SECONDS = {"quick": 20, "full": 150}
+SECONDS = {"quick": 20, "full": 140}
 NUM_ENVS = 8
 BATCH_SIZE = 512
 STACK_SHAPE = (STACK_SIZE, 84, 84)

@@ -18,7 +18,7 @@ from mario_rl.learning.ledger import Ledger
 from mario_rl.replay.streams import ReplayStreams
 
 QUESTION = "How many experiences a second does each kind of channel carry, and what does receiving them cost?"
-SECONDS = {"quick": 15, "full": 220}
+SECONDS = {"quick": 15, "full": 125}
 SHAPE = RingShape(num_slots=16, num_envs=8, chunk_decisions=16)
 PACED_SHAPE = SHAPE._replace(num_slots=32)
 ROWS_PER_SECOND = 2_000.0
@@ -32,7 +32,7 @@ COPY = "one copy within a process"
 def run(quick: bool) -> StudyResult:
     """Interleave the channels; then let the ring keep a pace and count CPU seconds."""
     context = multiprocessing.get_context("spawn")
-    seconds = 0.5 if quick else 3.0
+    seconds = 0.5 if quick else 2.0
     measured = interleave(
         {
             PICKLED: lambda: _queue_rate(context, _put_experiences, 1, seconds),
@@ -40,7 +40,7 @@ def run(quick: bool) -> StudyResult:
             RING: lambda: _ring_rate(context, seconds),
             COPY: lambda: _copy_rate(seconds),
         },
-        repeats=1 if quick else 7,
+        repeats=1 if quick else 5,
     )
     cpu_shares = Sample([_consolidation_share(context, 2.0 if quick else 8.0) for _ in range(1 if quick else 4)])
     rows = [

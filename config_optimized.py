@@ -25,6 +25,8 @@ NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or 130 
 ENVS_PER_PROCESS = 4  # emulators a collector: one policy call decides for all of them
 CHUNK_DECISIONS = 32  # ticks a collector writes before it rings: 4 x 32 experiences = 0.9 MB at once
 REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together: 10,000 for each of 4 collectors
+MAX_RESTARTS_PER_HOUR = 20  # collectors that die are started again, all together so often; then the run ends, saved
+HANG_SECONDS = 20.0  # a collector that gives no sign of life for so long is killed and started again
 WHEN_RING_FULL = "wait"  # "wait" loses nothing; "drop" keeps the game going and counts what is lost
 
 # --- Exploration ------------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class Settings:
     chunk_decisions: Annotated[int, Between(1, 1024)]
     rep_q_size: Annotated[int, Positive]
     when_ring_full: Literal["wait", "drop"]
+    max_restarts_per_hour: Annotated[int, Between(0, 10**6)]
+    hang_seconds: Annotated[float, Between(1.0, 1e6)]
 
     epsilon_decay_decisions: Annotated[int, Positive]
     epsilon_ladder_low: Annotated[float, Probability]

@@ -57,6 +57,8 @@ class Reporter:
             "processor/batches": processor.batches,
             "processor/drops": processor.drops,
             "processor/consolidated_queue": processor.consolidated_queue,
+            "collectors/restarts": pipeline.source.num_restarts,
+            "collectors/lost_decisions": pipeline.source.num_lost,
             "weights/version": pipeline.slots.version,
             "run/epoch": pipeline.progress.epoch,
             "run/clears": pipeline.progress.num_clears,

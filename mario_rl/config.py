@@ -94,6 +94,8 @@ class Settings:
     learning_rate_decay_decisions: Annotated[int, Positive]
     adam_epsilon: Annotated[float, Between(1e-12, 1.0)]
     max_gradient_norm: Annotated[float, Between(1e-6, 1e6)]
+    max_bad_updates: Annotated[int, Positive]
+    when_updates_fail: Literal["roll_back", "stop"]
     gamma: Annotated[float, Probability]
     n_step: Annotated[int, Between(1, 32)]
     picture_shift: Annotated[int, Between(0, 20)]

@@ -14,20 +14,9 @@ from mario_rl.channels.experience_ring import CollectorStat, RingShape
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.hardware import make_plan
 from mario_rl.pipeline import connect
-from mario_rl.telemetry.console import Console
-from tests.small_runs import small_settings
+from tests.small_runs import Lines, small_settings
 
 PATIENCE_SECONDS = 60.0
-
-
-class Lines(Console):
-    """A console that remembers."""
-
-    def __init__(self):
-        self.lines = []
-
-    def line(self, text):
-        self.lines.append(text)
 
 
 class Run:

@@ -25,6 +25,8 @@ NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or 130 
 ENVS_PER_PROCESS = 4  # emulators a collector: one policy call decides for all of them
 CHUNK_DECISIONS = 32  # ticks a collector writes before it rings: 4 x 32 experiences = 0.9 MB at once
 REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together: 10,000 for each of 4 collectors
+MAX_RESTARTS_PER_HOUR = 20  # collectors that die are started again, all together so often; then the run ends, saved
+HANG_SECONDS = 20.0  # a collector that gives no sign of life for so long is killed and started again
 WHEN_RING_FULL = "wait"  # "wait" loses nothing; "drop" keeps the game going and counts what is lost
 
 # --- Exploration ------------------------------------------------------------------------------------------------------
@@ -55,6 +57,8 @@ FINAL_LEARNING_RATE = 1e-4  # ... and after LEARNING_RATE_DECAY_DECISIONS: large
 LEARNING_RATE_DECAY_DECISIONS = 400_000  # in equal ratios
 ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise make huge steps
 MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
+MAX_BAD_UPDATES = 20  # so many updates in a row that are not numbers (each is left out) are one trouble too many ...
+WHEN_UPDATES_FAIL = "roll_back"  # ... then: back to the last checkpoint with half the rate; or "stop"
 GAMMA = 0.9  # looks about 10 decisions ahead, 0.7 s: as far as a jump
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
 PICTURE_SHIFT = 2  # states are trained on shifted by up to so many pixels, or they are learned by heart

@@ -64,7 +64,6 @@ class CheckpointStore:
         target = self.folder / f"checkpoint-{number:06d}"
         temporary = self.folder / f".saving-{number:06d}"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
         contents = {TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})}
         if replay is not None:
             contents[REPLAY], layout = _pack_replay(replay, replay_budget_seconds)
@@ -72,11 +71,16 @@ class CheckpointStore:
         contents[NUMBERS] = json.dumps(numbers).encode()
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
         contents[MANIFEST] = json.dumps({"format": FORMAT, "sha256": hashes}).encode()
-        for name, content in contents.items():
-            write_durably(temporary / name, content)
-        sync_folder(temporary)
-        temporary.rename(target)
-        sync_folder(self.folder)
+        try:
+            temporary.mkdir(parents=True)
+            for name, content in contents.items():
+                write_durably(temporary / name, content)
+            sync_folder(temporary)
+            temporary.rename(target)
+            sync_folder(self.folder)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint would keep a full disk full
+            raise
         for outdated in self._existing()[: -self._keep]:
             shutil.rmtree(outdated, ignore_errors=True)
         return target

@@ -66,6 +66,8 @@ class Settings:
     chunk_decisions: Annotated[int, Between(1, 1024)]
     rep_q_size: Annotated[int, Positive]
     when_ring_full: Literal["wait", "drop"]
+    max_restarts_per_hour: Annotated[int, Between(0, 10**6)]
+    hang_seconds: Annotated[float, Between(1.0, 1e6)]
 
     epsilon_decay_decisions: Annotated[int, Positive]
     epsilon_ladder_low: Annotated[float, Probability]
@@ -92,6 +94,8 @@ class Settings:
     learning_rate_decay_decisions: Annotated[int, Positive]
     adam_epsilon: Annotated[float, Between(1e-12, 1.0)]
     max_gradient_norm: Annotated[float, Between(1e-6, 1e6)]
+    max_bad_updates: Annotated[int, Positive]
+    when_updates_fail: Literal["roll_back", "stop"]
     gamma: Annotated[float, Probability]
     n_step: Annotated[int, Between(1, 32)]
     picture_shift: Annotated[int, Between(0, 20)]

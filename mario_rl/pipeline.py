@@ -12,6 +12,7 @@ from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.checkpoints import Checkpoint, CheckpointStore, restore_replay
 from mario_rl.collecting.collector import CollectorSetup
 from mario_rl.collecting.exploration import EpsilonLadder
+from mario_rl.collecting.supervisor import RestartRules
 from mario_rl.config import Settings
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
@@ -239,6 +240,8 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
             replay,
             ledger,
             s.experience_batch_size,
+            RestartRules(s.max_restarts_per_hour, s.hang_seconds),
+            console.line,
             on_figures,
             s.processor_log_seconds,
         )

@@ -35,6 +35,10 @@ class Reporter:
         """The main loop had nothing to do for so long."""
         self._wait_seconds += seconds
 
+    def notice(self, sentence: str) -> None:
+        """Something that the user should know."""
+        self._console.line(sentence)
+
     def epoch(self, pipeline: Pipeline, episodes: list[EpisodeSummary], minutes: float) -> None:
         """Print the [MAIN] line and write all metrics."""
         # An epoch may end before the next round of training: then the last figures stand.
@@ -57,6 +61,8 @@ class Reporter:
             "processor/batches": processor.batches,
             "processor/drops": processor.drops,
             "processor/consolidated_queue": processor.consolidated_queue,
+            "collectors/restarts": pipeline.source.num_restarts,
+            "collectors/lost_decisions": pipeline.source.num_lost,
             "weights/version": pipeline.slots.version,
             "run/epoch": pipeline.progress.epoch,
             "run/clears": pipeline.progress.num_clears,
@@ -67,6 +73,7 @@ class Reporter:
                 "learner/td_error": learner.td_error,
                 "learner/q_value": learner.q_value,
                 "learner/gradient_norm": learner.gradient_norm,
+                "learner/bad_updates": pipeline.learner.num_bad_updates,
             }
         for number, figures in enumerate(pipeline.source.collector_figures()):
             metrics |= _collector_metrics(number, figures)

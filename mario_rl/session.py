@@ -23,7 +23,7 @@ from mario_rl.policies import load_policy
 from mario_rl.reporting import Reporter
 from mario_rl.stop_signals import StopSignals
 from mario_rl.telemetry.console import Console
-from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
+from mario_rl.telemetry.metrics import ForgivingSink, JsonLinesSink, MetricSink, TensorBoardSink
 from mario_rl.training import Goal, Limits, Outcome, train
 
 Result = TypeVar("Result")
@@ -75,7 +75,11 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     stop.begin(pipeline.source.request_stop, pipeline.kill)
     runs.write_record(run, settings)
     store = CheckpointStore(run.checkpoints, settings.keep_checkpoints)
-    reporter = Reporter(console, [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)])
+    sinks: list[MetricSink] = [
+        ForgivingSink(lambda: TensorBoardSink(run.tensorboard), "TensorBoard's files", console.line),
+        ForgivingSink(lambda: JsonLinesSink(run.metrics), run.metrics.name, console.line),
+    ]
+    reporter = Reporter(console, sinks)
     with console:
         for sentence in missing:
             console.line(f"Resumed: {sentence}.")

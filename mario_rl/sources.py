@@ -17,11 +17,13 @@ from mario_rl.channels.doorbell import PeerGoneError
 from mario_rl.channels.experience_ring import CollectorStat, RingReader, RingShape, create_ring
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
-from mario_rl.collecting.supervisor import Supervisor
+from mario_rl.collecting.supervisor import RestartRules, Supervisor
 from mario_rl.learning.consolidation import Consolidation, ConsolidationThread, ProcessorFigures
 from mario_rl.learning.flow import share_out
 from mario_rl.learning.ledger import Ledger
 from mario_rl.replay.streams import ReplayStreams
+
+TEND_SECONDS = 1.0  # how often the main loop looks after its collectors when it has nothing else to do
 
 
 class CollectorFigures(NamedTuple):
@@ -47,6 +49,8 @@ class ParallelSource:
         replay: ReplayStreams,
         ledger: Ledger,
         commit_size: int,
+        restarts: RestartRules,
+        on_notice: Callable[[str], None],
         on_figures: Callable[[ProcessorFigures], None],
         figures_interval_seconds: float,
     ) -> None:
@@ -54,7 +58,9 @@ class ParallelSource:
         self._slots = slots
         self._ledger = ledger
         self.control = Control(context, len(setups))
-        self._supervisor = Supervisor(context, ring_shape, len(setups), self.control)
+        self._supervisor = Supervisor(
+            context, ring_shape, len(setups), self.control, restarts, on_notice, ledger.fail, self._restarted
+        )
         readers = self._supervisor.readers
         self.consolidation = Consolidation(readers, replay, ledger)
         self._thread = ConsolidationThread(
@@ -68,7 +74,9 @@ class ParallelSource:
             figures_interval_seconds,
         )
         self._watch = _CollectorWatch(readers, slots)
-        self._collected_before = 0  # by earlier sessions of a resumed run
+        self._collected_before = 0  # by earlier sessions of a resumed run, and by collectors that are gone
+        self._limit: int | None = 0
+        self.num_lost = 0  # decisions that went with the rings of collectors that died
 
     def start(self) -> None:
         """Start everybody; they wait for `limit_collection`. The ledger must be up to date by now."""
@@ -78,12 +86,19 @@ class ParallelSource:
         self._thread.start()
 
     def wait_for_work(self, condition: Callable[[], bool], timeout_seconds: float | None) -> None:
-        """Sleep until the condition holds or the run should stop."""
-        self._ledger.wait_until(condition, timeout_seconds)
+        """Sleep until the condition holds or the run should stop; look after the collectors meanwhile."""
+        deadline = time.monotonic() + (1e9 if timeout_seconds is None else timeout_seconds)
+        while True:
+            self._supervisor.tend()
+            remaining = deadline - time.monotonic()
+            self._ledger.wait_until(condition, min(max(0.0, remaining), TEND_SECONDS))
+            if condition() or self._ledger.stop_reason is not None or remaining <= 0:
+                break
         self.control.decisions = self._ledger.collected
 
     def limit_collection(self, limit: int | None) -> None:
         """Let collectors go on until `limit` decisions were made in all; what is left is shared equally."""
+        self._limit = limit
         readers = self._supervisor.readers
         written = [int(reader.stats[CollectorStat.DECISIONS_WRITTEN]) for reader in readers]
         for number, granted in enumerate(share_out(limit, written, self._collected_before)):
@@ -118,9 +133,23 @@ class ParallelSource:
         """End the collectors at once, for a second Ctrl-C."""
         self._supervisor.kill()
 
+    @property
+    def num_restarts(self) -> int:
+        """How often collectors were started again."""
+        return self._supervisor.num_restarts
+
     def _collector_gone(self, number: int) -> None:
-        if not self.control.stop and self._ledger.stop_reason is None:
-            self._ledger.fail(self._supervisor.failure_of(number))
+        """In the consolidation thread: all that it had handed over is committed; the main loop does the rest."""
+        self._supervisor.note_gone(number)
+        self._ledger.wake()
+
+    def _restarted(self, number: int, old_reader: RingReader) -> None:
+        """In the main loop: settle the old ring's account, and have the new one read."""
+        committed = self.consolidation.committed[number]
+        self._collected_before += committed
+        self.num_lost += int(old_reader.stats[CollectorStat.DECISIONS_WRITTEN]) - committed
+        self._thread.replace_ring(number, self._supervisor.readers[number])
+        self.limit_collection(self._limit)
 
     def state(self) -> dict[str, Any]:
         """Processes restart their episodes on a resume: nothing to keep."""
@@ -216,6 +245,8 @@ class SerialSource:
         self._reader.close()
         self._writer.close()
 
+    num_restarts = num_lost = 0  # no process that could die
+
     def kill(self) -> None:
         """No process to end."""
 
@@ -250,6 +281,8 @@ class _CollectorWatch:
         figures = []
         for number, reader in enumerate(self._readers):
             stats, last = reader.stats, self._last[number]
+            if stats[CollectorStat.RUNNING_SECONDS] < last[CollectorStat.RUNNING_SECONDS]:
+                last = dict.fromkeys(CollectorStat, 0.0)  # it was started again
             rate = {stat: (stats[stat] - last[stat]) / seconds for stat in CollectorStat}
             version = int(stats[CollectorStat.WEIGHTS_VERSION])
             figures.append(

@@ -1,5 +1,6 @@
 """The training loop, from top to bottom. Runs in the main thread of the learner process."""
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mario_rl.checkpoints import CheckpointStore
+from mario_rl.checkpoints import CheckpointError, CheckpointStore
 from mario_rl.evaluation.evaluator import Result, unpack_weights
 from mario_rl.evaluation.playing import summarise
 from mario_rl.pipeline import Pipeline
@@ -18,6 +19,7 @@ from mario_rl.reporting import Reporter
 from mario_rl.runs import Run, command_line, git_commit
 
 GOAL_EVALUATIONS = 2
+SMALLEST_RATE_FACTOR = 1 / 16  # after so many halvings it is not the learning rate
 
 
 class Goal(NamedTuple):
@@ -82,23 +84,35 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     ledger, progress = pipeline.ledger, pipeline.progress
     begun, seconds_before = time.monotonic(), progress.training_seconds
 
-    def save() -> None:
+    def save() -> str | None:
+        """Write a checkpoint and the newest policy; why that was not possible, if so."""
         progress.training_seconds = seconds_before + time.monotonic() - begun
-        pipeline.save(store)
-        card = _card(run, ledger.collected, progress.training_seconds / 60)
-        _export(pipeline, run.newest_model, pipeline.learner.averaged.state_dict(), card)
+        try:
+            pipeline.save(store)
+            card = _card(run, ledger.collected, progress.training_seconds / 60)
+            _export(pipeline, run.newest_model, pipeline.learner.averaged.state_dict(), card)
+        except OSError as error:
+            return f"No checkpoint could be written ({error.strerror or error}); the one before it is kept"
+        return None
 
+    failure = None
     try:
-        reason = _train_until_done(pipeline, limits, run, reporter, save)
+        reason = _train_until_done(pipeline, limits, run, store, reporter, save)
     finally:
         pipeline.stop()
-        save()
+        failure = save()
     minutes = progress.training_seconds / 60
-    return Outcome(reason, ledger.collected, progress.epoch, minutes, progress.best_distance, ledger.failure)
+    failure = ledger.failure or failure
+    return Outcome(reason, ledger.collected, progress.epoch, minutes, progress.best_distance, failure)
 
 
 def _train_until_done(
-    pipeline: Pipeline, limits: Limits, run: Run, reporter: Reporter, save: Callable[[], None]
+    pipeline: Pipeline,
+    limits: Limits,
+    run: Run,
+    store: CheckpointStore,
+    reporter: Reporter,
+    save: Callable[[], str | None],
 ) -> str:
     """The loop; why it ended."""
     settings, ledger, flow, progress = pipeline.settings, pipeline.ledger, pipeline.flow, pipeline.progress
@@ -159,6 +173,8 @@ def _train_until_done(
         if may_train():
             learner.set_learning_rate(ledger.collected)
             ledger.add_trained(pipeline.trainer.train())
+            if learner.num_bad_updates_in_a_row >= settings.max_bad_updates:
+                reporter.notice(_recover(pipeline, store))
             source.limit_collection(flow.collection_limit(ledger.trained))
 
         # Epochs are counted in finished episodes, so they also pass while replay is still warming up.
@@ -190,10 +206,26 @@ def _train_until_done(
                 return reason
 
         # A checkpoint comes last, so that a resume begins where a round would.
-        if save_is_due:
-            save()
+        if save_is_due and (trouble := save()):
+            reporter.notice(f"[CHECKPOINT] {trouble}; training goes on, and the next one is tried as usual.")
         shown_decisions = ledger.collected
         reporter.progress(pipeline, limits.share(progress.epoch, shown_decisions, time.monotonic() - begun))
+
+
+def _recover(pipeline: Pipeline, store: CheckpointStore) -> str:
+    """Too many updates in a row were not numbers: go back to the last checkpoint with half the rate, or stop."""
+    learner, settings = pipeline.learner, pipeline.settings
+    trouble = f"{learner.num_bad_updates_in_a_row} updates in a row were not finite numbers"
+    checkpoint = None
+    if settings.when_updates_fail == "roll_back" and learner.rate_factor > SMALLEST_RATE_FACTOR:
+        with contextlib.suppress(CheckpointError):
+            checkpoint = store.load_newest()
+    if checkpoint is None:
+        pipeline.ledger.fail(f"{trouble}: lower LEARNING_RATE, or look for what is wrong with the rewards.")
+        return f"[LEARNER] {trouble}; the run ends."
+    learner.load(checkpoint.tensors, checkpoint.numbers["learner"])
+    learner.rate_factor /= 2
+    return f"[LEARNER] {trouble}: back to {checkpoint.folder.name}, with {learner.rate_factor:g} of the learning rate."
 
 
 def _note_evaluation(pipeline: Pipeline, run: Run, result: Result) -> bool:

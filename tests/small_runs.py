@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from mario_rl.config import choose_settings, read_config_module
+from mario_rl.telemetry.console import Console
 
 PROJECT = Path(__file__).parent.parent
 SMALL = {
@@ -33,6 +34,19 @@ SMALL = {
     "EVALUATION_DECISIONS": 0,  # a further process that imports torch
     "LEARNER_THREADS": 1,  # two tests run at a time
 }
+
+
+class Lines(Console):
+    """A console that remembers, and lets a test act on what it reads."""
+
+    def __init__(self, on_line=lambda text: None):
+        super().__init__()
+        self.lines = []
+        self._on_line = on_line
+
+    def line(self, text):
+        self.lines.append(text)
+        self._on_line(text)
 
 
 def small_settings(**changes):

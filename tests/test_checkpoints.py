@@ -1,6 +1,11 @@
 import json
 import logging
 import math
+import multiprocessing
+import os
+import random
+import signal
+import time
 import types
 
 import numpy as np
@@ -478,3 +483,33 @@ def test_a_manifest_of_another_shape_is_refused(two_checkpoints, hashes):
 def test_a_manifest_that_leaves_a_file_out_is_refused(two_checkpoints, file):
     rewrite_manifest(two_checkpoints.folder / "checkpoint-000002", lambda manifest: manifest["sha256"].pop(file))
     assert two_checkpoints.load_newest().numbers["number"] == 1
+
+
+def _save_for_ever(folder):
+    """What a run does now and then, as often as it can; the content tells whether it is whole."""
+    store = CheckpointStore(folder, keep=2)
+    number = 0
+    while True:
+        number += 1
+        tensors = {f"tensor.{index}": torch.full((20_000,), float(number)) for index in range(4)}
+        store.save(tensors, {"number": number}, None, PLENTY_OF_TIME)
+
+
+def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):
+    context = multiprocessing.get_context("fork")  # torch is imported already: a child takes milliseconds
+    chance, last = random.Random(0), 0
+    CheckpointStore(tmp_path, keep=2).save({"tensor.0": torch.zeros(3)}, {"number": 0}, None, PLENTY_OF_TIME)
+    for _ in range(50):
+        process = context.Process(target=_save_for_ever, args=(tmp_path,), daemon=True)
+        process.start()
+        time.sleep(0.005 + 0.05 * chance.random())
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        newest = CheckpointStore(tmp_path, keep=2).load_newest()
+        number = newest.numbers["number"]
+        assert all((tensor == number).all() for tensor in newest.tensors.values())
+        assert int(newest.folder.name[-6:]) >= last
+        last = int(newest.folder.name[-6:])
+    assert last > 10
+    CheckpointStore(tmp_path, keep=2).save({"tensor.0": torch.zeros(3)}, {"number": 0}, None, PLENTY_OF_TIME)
+    assert len(list(tmp_path.iterdir())) == 2  # kills before the oldest were removed leave nothing for good

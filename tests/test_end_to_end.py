@@ -175,8 +175,8 @@ def test_collectors_end_when_the_learner_is_killed(project):
     assert _segments() == segments_before
 
 
-def test_a_killed_collector_ends_the_run_with_its_name_and_a_checkpoint(project):
-    process = start(command(project))
+def test_a_killed_collector_ends_the_run_with_its_name_and_a_checkpoint_where_restarts_are_used_up(project):
+    process = start(command(project, MAX_RESTARTS_PER_HOUR=0))
     _wait_for(process, r"\[MAIN\]")
     _collectors(process)[0].kill()
     code, _, stderr = finish(process, timeout_seconds=30)

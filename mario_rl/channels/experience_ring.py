@@ -6,6 +6,7 @@ it out and then counts it in `tail`. Each counter has one writer, and a doorbell
 counter (see `doorbell.py`). A chunk carries a sequence number; a gap tells the reader that something was dropped.
 """
 
+import zlib
 from enum import IntEnum
 from multiprocessing.context import SpawnContext
 from typing import Literal, NamedTuple
@@ -26,6 +27,7 @@ class RingShape(NamedTuple):
     num_slots: int
     num_envs: int
     chunk_decisions: int
+    checked: bool = False  # every chunk carries a checksum, for tests that kill writers: 3 ms a chunk
 
     @property
     def rows_per_chunk(self) -> int:
@@ -38,6 +40,10 @@ class RingShape(NamedTuple):
         return self.num_slots * self.rows_per_chunk * BYTES_PER_ROW
 
 
+class TornChunkError(Exception):
+    """A chunk is not as its writer published it; found only where rings are `checked`."""
+
+
 class CollectorStat(IntEnum):
     """What a collector tells about itself: one float64 each, written by the collector alone, read at any time."""
 
@@ -48,6 +54,7 @@ class CollectorStat(IntEnum):
     WEIGHTS_VERSION = 4
     RUNNING_SECONDS = 5  # since its emulators were ready, as of the last chunk
     CPU_SECONDS = 6  # that it has used of them
+    HEARTBEAT = 7  # when it last gave a sign of life, by the clock that all processes share; 0 before the first
 
 
 class Chunk(NamedTuple):
@@ -65,12 +72,19 @@ class _RingMemory:
         leading = (shape.num_slots, shape.num_envs, shape.chunk_decisions)
         self.columns = [SharedArray(context, field.dtype, leading + field.shape) for field in FIELDS]
         self.sequence = SharedArray(context, np.int64, (shape.num_slots,))
+        self.checksum = SharedArray(context, np.int64, (shape.num_slots,))
         self.counters = SharedArray(context, np.int64, (16,))
         self.stats = SharedArray(context, np.float64, (len(CollectorStat),))
 
     def slot(self, number: int) -> Rows:
         index = number % self.shape.num_slots
         return Rows(*(column.array[index] for column in self.columns))
+
+    def checksum_of(self, number: int) -> int:
+        checksum = 0
+        for column in self.slot(number):
+            checksum = zlib.crc32(column.data, checksum)
+        return checksum
 
 
 class RingWriter:
@@ -101,7 +115,10 @@ class RingWriter:
 
     def publish(self) -> None:
         """Hand the filled slot to the reader."""
-        self.memory.sequence.array[self._head % self.memory.shape.num_slots] = self._sequence
+        index = self._head % self.memory.shape.num_slots
+        self.memory.sequence.array[index] = self._sequence
+        if self.memory.shape.checked:
+            self.memory.checksum.array[index] = self.memory.checksum_of(self._head)
         self._sequence += 1
         self._head += 1
         self.memory.counters.array[HEAD] = self._head
@@ -147,7 +164,10 @@ class RingReader:
         """The oldest chunk that was not released, or None."""
         if self._tail == self._known_head:
             return None
-        sequence = int(self.memory.sequence.array[self._tail % self.memory.shape.num_slots])
+        index = self._tail % self.memory.shape.num_slots
+        if self.memory.shape.checked and self.memory.checksum_of(self._tail) != self.memory.checksum.array[index]:
+            raise TornChunkError(f"chunk {self._tail} of a ring does not have the checksum it was published with")
+        sequence = int(self.memory.sequence.array[index])
         return Chunk(self.memory.slot(self._tail), continues=sequence == self._next_sequence)
 
     def release(self) -> None:

@@ -7,6 +7,7 @@ collector's own.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from mario_rl.collecting.exploration import EpsilonLadder, Explorer
 from mario_rl.environment.episodes import Episodes, TaskRules
 from mario_rl.experience import FIELDS, FRAME_SIZE, STACK_SIZE, Mark, Rows
 from mario_rl.network import NetworkShape, QNetwork, scale_pictures
+
+HEARTBEAT_SECONDS = 1.0  # a collector that waits gives a sign of life so often; one that plays, at every tick
 
 
 class CollectorSetup(NamedTuple):
@@ -69,13 +72,14 @@ class Collector:
         """Use the newest weights."""
         self.weights_version = self._slots.take(self._weights, self.weights_version)
 
-    def collect_chunk(self, rows: Rows) -> bool:
+    def collect_chunk(self, rows: Rows, beat: Callable[[], None] = lambda: None) -> bool:
         """Fill a chunk; False when the run was stopped in the middle of it."""  # rows: [envs, decisions, ...]
         last_tick = self._setup.chunk_decisions - 1
         rows.frame[:, 0] = self._pending[:, 0]
         for tick in range(self._setup.chunk_decisions):
             if self._control.stop:
                 return False
+            beat()
             self._push(rows.frame[:, tick])
             actions = self._decide()
             if tick < last_tick:
@@ -141,20 +145,27 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
     stats = writer.memory.stats.array
     spare = _private_rows(setup) if setup.when_full == "drop" else None
     begun, cpu_begun = time.perf_counter(), time.process_time()
+
+    def beat() -> None:
+        stats[CollectorStat.HEARTBEAT] = time.monotonic()
+
     while not control.stop:
+        beat()
         writer.answer()
         while not control.stop and stats[CollectorStat.DECISIONS_WRITTEN] >= control.granted_decisions(setup.number):
-            stats[CollectorStat.THROTTLE_SECONDS] += writer.freed.wait()
+            stats[CollectorStat.THROTTLE_SECONDS] += writer.freed.wait(HEARTBEAT_SECONDS)
+            beat()
             writer.answer()
         while not control.stop and writer.is_full and spare is None:
-            stats[CollectorStat.RING_WAIT_SECONDS] += writer.freed.wait()
+            stats[CollectorStat.RING_WAIT_SECONDS] += writer.freed.wait(HEARTBEAT_SECONDS)
+            beat()
             writer.answer()
         if control.stop:
             return
         collector.take_weights()  # after the waiting, which may have been long
         stats[CollectorStat.WEIGHTS_VERSION] = collector.weights_version
         rows = spare if spare is not None and writer.is_full else writer.free_slot()
-        if not collector.collect_chunk(rows):
+        if not collector.collect_chunk(rows, beat):
             return
         decisions = np.count_nonzero((rows.marks & Mark.FINAL) == 0)
         stats[CollectorStat.RUNNING_SECONDS] = time.perf_counter() - begun

@@ -1,23 +1,34 @@
-"""Starting and stopping collector processes. Runs in the learner process.
+"""Starting, watching, restarting and stopping collector processes. Runs in the main thread of the learner process.
 
-Death is noticed by end-of-file on the ring's doorbell, in both directions.
+Death is noticed by end-of-file on the ring's doorbell, in both directions; a hang by a heartbeat that stays away. A
+collector that died is started again, with a fresh ring: a killed writer may have left the old one half-written.
 """
 
 import contextlib
 import signal
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import NamedTuple
+
+import numpy as np
 
 from mario_rl.channels.control import Control
 from mario_rl.channels.doorbell import PeerGoneError
-from mario_rl.channels.experience_ring import RingReader, RingShape, RingWriter, create_ring
+from mario_rl.channels.experience_ring import CollectorStat, RingReader, RingShape, RingWriter, create_ring
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.child_processes import ready_for_children, use_one_thread
 from mario_rl.collecting.collector import Collector, CollectorSetup, collect_until_stopped
 
 STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
+START_SECONDS = 120.0  # until the first heartbeat: torch is imported, and nes-py plays through eight title screens
+YOUNG_SECONDS = 30.0  # a collector that dies younger than this waits longer and longer before it is started again
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+HOUR_SECONDS = 3600.0
 
 
 def run_collector(
@@ -43,61 +54,153 @@ def run_collector(
         writer.close()
 
 
+class RestartRules(NamedTuple):
+    """When a collector counts as hung, and how often collectors may be started again."""
+
+    max_per_hour: int  # all collectors together
+    hang_seconds: float  # without a heartbeat
+
+
+@dataclass
+class _Care:
+    """What is known about one collector."""
+
+    setup: CollectorSetup
+    process: SpawnProcess
+    failures: "Connection[str, str]"
+    started_at: float
+    num_starts: int = 1
+    is_gone: bool = False  # set by the consolidation thread, at the end-of-file
+    restart_at: float | None = None
+    num_young_deaths: int = 0
+    hung_seconds: float | None = None  # for which it had given no sign of life when it was killed
+
+
+@dataclass
 class Supervisor:
     """All collector processes of a run."""
 
-    def __init__(self, context: SpawnContext, ring_shape: RingShape, num_collectors: int, control: Control) -> None:
-        self._context = context
-        self._control = control
-        self._processes: list[SpawnProcess] = []
-        self._failures: list[Connection[str, str]] = []
-        ends = [create_ring(context, ring_shape) for _ in range(num_collectors)]
+    context: SpawnContext
+    ring_shape: RingShape
+    num_collectors: int
+    control: Control
+    rules: RestartRules
+    on_notice: Callable[[str], None]  # a sentence for the user
+    on_failure: Callable[[str], None]  # no more restarts: why
+    on_restart: Callable[[int, RingReader], None]  # `readers` has a new one for this collector; the one before
+    num_restarts: int = 0
+    _cares: list[_Care] = field(default_factory=list)
+    _restart_times: deque[float] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        ends = [create_ring(self.context, self.ring_shape) for _ in range(self.num_collectors)]
         self._writers = [writer for writer, _ in ends]
         self.readers: list[RingReader] = [reader for _, reader in ends]
 
     def start(self, setups: list[CollectorSetup], slots: WeightSlots) -> None:
         """Start all collectors."""
-        with ready_for_children():
-            for setup, writer in zip(setups, self._writers, strict=True):
-                received, sent = self._context.Pipe(duplex=False)
-                process = self._context.Process(
-                    target=run_collector,
-                    args=(setup, writer, self._control, slots, sent),
-                    name=f"collector-{setup.number}",
-                    daemon=True,
-                )
-                process.start()
-                # Now the child holds the only other end: when it dies, we read end-of-file.
-                sent.close()
-                writer.close()
-                self._processes.append(process)
-                self._failures.append(received)
+        self._slots = slots
+        for setup, writer in zip(setups, self._writers, strict=True):
+            self._cares.append(_Care(setup, *self._start_process(setup, writer), started_at=time.monotonic()))
 
-    def failure_of(self, collector: int) -> str:
-        """Why a collector ended, in words. Call it once its doorbell reads end-of-file."""
-        process, failures = self._processes[collector], self._failures[collector]
+    def _start_process(self, setup: CollectorSetup, writer: RingWriter) -> tuple[SpawnProcess, "Connection[str, str]"]:
+        with ready_for_children():
+            received, sent = self.context.Pipe(duplex=False)
+            process = self.context.Process(
+                target=run_collector,
+                args=(setup, writer, self.control, self._slots, sent),
+                name=f"collector-{setup.number}",
+                daemon=True,
+            )
+            process.start()
+            # Now the child holds the only other end: when it dies, we read end-of-file.
+            sent.close()
+            writer.close()
+        return process, received
+
+    def note_gone(self, collector: int) -> None:
+        """A doorbell has read end-of-file. From the consolidation thread."""
+        self._cares[collector].is_gone = True
+
+    def tend(self) -> None:
+        """Kill collectors that hang, and start those again that died. Cheap: the main loop calls it all the time."""
+        now = time.monotonic()
+        for number, care in enumerate(self._cares):
+            if not care.is_gone:
+                self._check_heartbeat(number, care, now)
+            elif care.restart_at is None:
+                self._plan_restart(number, care, now)
+            elif now >= care.restart_at:
+                self._restart(number, care)
+
+    def _check_heartbeat(self, number: int, care: _Care, now: float) -> None:
+        beat = float(self.readers[number].memory.stats.array[CollectorStat.HEARTBEAT])
+        silent_seconds = now - (beat or care.started_at)
+        if silent_seconds > (self.rules.hang_seconds if beat else START_SECONDS) and care.hung_seconds is None:
+            care.hung_seconds = silent_seconds
+            care.process.kill()  # which also ends a stopped process; its end-of-file follows
+
+    def _plan_restart(self, number: int, care: _Care, now: float) -> None:
+        reason = self._failure_of(number)
+        while self._restart_times and now - self._restart_times[0] > HOUR_SECONDS:
+            self._restart_times.popleft()
+        if len(self._restart_times) >= self.rules.max_per_hour:
+            limit = self.rules.max_per_hour
+            so_often = f"\nCollectors were started again {limit} times within an hour." if limit else ""
+            self.on_failure(reason + so_often)
+            care.restart_at = float("inf")
+            return
+        self._restart_times.append(now)
+        is_young = now - care.started_at < YOUNG_SECONDS
+        pause = FIRST_PAUSE_SECONDS * 2**care.num_young_deaths if is_young else FIRST_PAUSE_SECONDS
+        care.num_young_deaths = care.num_young_deaths + 1 if is_young else 0
+        care.restart_at = now + min(pause, LONGEST_PAUSE_SECONDS)
+        count = f"{len(self._restart_times)} of {self.rules.max_per_hour} restarts within an hour"
+        self.on_notice(f"{reason.rstrip()}\n[COLLECTOR] {number} is started again ({count}).")
+
+    def _restart(self, number: int, care: _Care) -> None:
+        writer, reader = create_ring(self.context, self.ring_shape)
+        # Another seed each time, or a bug in the game that killed it would be played once more.
+        key = (*care.setup.seed.spawn_key, care.num_starts)
+        setup = care.setup._replace(seed=np.random.SeedSequence(care.setup.seed.entropy, spawn_key=key))
+        care.failures.close()
+        self.control.grant_decisions(number, 0)  # grants are counted from a collector's start
+        care.process, care.failures = self._start_process(setup, writer)
+        care.started_at, care.num_starts = time.monotonic(), care.num_starts + 1
+        care.restart_at = care.hung_seconds = None
+        old_reader, self.readers[number] = self.readers[number], reader
+        self._writers[number] = writer
+        care.is_gone = False
+        self.num_restarts += 1
+        self.on_restart(number, old_reader)
+
+    def _failure_of(self, collector: int) -> str:
+        """Why a collector ended, in words."""
+        care = self._cares[collector]
         with contextlib.suppress(EOFError, OSError):
-            if failures.poll(0):
-                return f"Collector {collector} failed:\n{failures.recv()}"
-        process.join(STOP_SECONDS)
-        code = process.exitcode
+            if care.failures.poll(0):
+                return f"Collector {collector} failed:\n{care.failures.recv()}"
+        care.process.join(STOP_SECONDS)
+        if care.hung_seconds is not None:
+            return f"Collector {collector} gave no sign of life for {care.hung_seconds:.0f} s and was killed."
+        code = care.process.exitcode
         if code is not None and code < 0:
             return f"Collector {collector} was killed by {signal.Signals(-code).name}."
         return f"Collector {collector} ended unexpectedly with exit code {code}."
 
     def stop(self) -> None:
         """End all collectors, whatever they are doing."""
-        self._control.stop = True
+        self.control.stop = True
         for reader in self.readers:
             with contextlib.suppress(PeerGoneError):
                 reader.wake_writer()
         deadline = time.monotonic() + STOP_SECONDS  # for all of them together
-        for process in self._processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-                process.join()
+        for care in self._cares:
+            care.process.join(max(0.0, deadline - time.monotonic()))
+        for care in self._cares:
+            if care.process.is_alive():
+                care.process.kill()
+                care.process.join()
 
     def close(self) -> None:
         """Let go of the rings, once nobody reads them any more."""
@@ -105,10 +208,10 @@ class Supervisor:
             reader.close()
         for writer in self._writers:
             writer.close()
-        for failures in self._failures:
-            failures.close()
+        for care in self._cares:
+            care.failures.close()
 
     def kill(self) -> None:
         """End all collectors at once."""
-        for process in self._processes:
-            process.kill()
+        for care in self._cares:
+            care.process.kill()

@@ -6,6 +6,7 @@ holds no lock while it does.
 """
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -40,9 +41,11 @@ class Consolidation:
     """Moves experience. `commit` is used by one thread."""
 
     def __init__(self, readers: list[RingReader], replay: ReplayStreams, ledger: Ledger) -> None:
-        self._readers = readers
+        self._readers = list(readers)
         self._replay = replay
         self._ledger = ledger
+        self.committed = [0] * len(readers)  # decisions out of each collector's present ring
+        self._earlier_drops = 0  # of rings that are gone
         self._processed = 0
         self._batches = 0
         self.busy_seconds = 0.0  # inside commits
@@ -51,6 +54,7 @@ class Consolidation:
     def figures(self) -> ProcessorFigures:
         """As of now; the counts may be one commit apart."""
         drops = sum(int(reader.stats[CollectorStat.DECISIONS_DROPPED]) for reader in self._readers)
+        drops += self._earlier_drops
         return ProcessorFigures(self._processed, self._batches, drops, self._replay.num_rows, self.num_waiting)
 
     @property
@@ -67,7 +71,9 @@ class Consolidation:
             num_chunks = 0
             while chunk := reader.next_chunk():
                 self._append(collector, chunk.rows, chunk.continues)
-                decisions += chunk.rows.marks.size - int(np.count_nonzero(chunk.rows.marks & Mark.FINAL))
+                in_chunk = chunk.rows.marks.size - int(np.count_nonzero(chunk.rows.marks & Mark.FINAL))
+                self.committed[collector] += in_chunk
+                decisions += in_chunk
                 episodes += finished_episodes(chunk.rows)
                 reader.release()
                 num_chunks += 1
@@ -79,13 +85,24 @@ class Consolidation:
             self._ledger.add_collected(decisions, episodes)
         self.busy_seconds += time.perf_counter() - begun
 
+    def replace_ring(self, collector: int, reader: RingReader) -> None:
+        """Read a collector's new ring from now on; the old one is gone with the process that wrote it."""
+        old = self._readers[collector]
+        self._earlier_drops += int(old.stats[CollectorStat.DECISIONS_DROPPED])
+        old.close()
+        self._readers[collector] = reader
+        self.committed[collector] = 0
+        self._interrupt(collector, reader.memory.shape.num_envs)
+
     def _append(self, collector: int, rows: Rows, continues: bool) -> None:
         num_envs = len(rows.action)
-        first_stream = collector * num_envs
         if not continues:
-            for stream in range(first_stream, first_stream + num_envs):
-                self._replay.interrupt(stream)
-        self._replay.append(first_stream, rows)
+            self._interrupt(collector, num_envs)
+        self._replay.append(collector * num_envs, rows)
+
+    def _interrupt(self, collector: int, num_envs: int) -> None:
+        for stream in range(collector * num_envs, (collector + 1) * num_envs):
+            self._replay.interrupt(stream)
 
 
 class ConsolidationThread:
@@ -104,6 +121,7 @@ class ConsolidationThread:
     ) -> None:
         self._consolidation = consolidation
         self._readers = readers
+        self._new_rings: queue.SimpleQueue[tuple[int, RingReader]] = queue.SimpleQueue()
         self._ledger = ledger
         self._batch_size = batch_size
         self._on_collector_gone = on_collector_gone
@@ -111,13 +129,18 @@ class ConsolidationThread:
         self._figures_interval_seconds = figures_interval_seconds
         # A signal handler may only do what cannot deadlock: it rings, and this thread tells the ledger.
         self.stop_ringer, self._stop_listener = create_doorbell(context)
-        self.stop_reason = "stopped"
+        self.stop_reason: str | None = None
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="consolidation", daemon=True)
 
     def start(self) -> None:
         """Begin to move experience."""
         self._thread.start()
+
+    def replace_ring(self, collector: int, reader: RingReader) -> None:
+        """A collector was started again: read its new ring. For another thread."""
+        self._new_rings.put((collector, reader))
+        self.stop_ringer.ring()
 
     def end(self) -> None:
         """Commit what is left and stop the thread."""
@@ -146,8 +169,13 @@ class ConsolidationThread:
             wake_at = next_figures if deadline is None else min(deadline, next_figures)
             timeout = max(0.0, wake_at - time.monotonic())
             wait([self._stop_listener.fileno(), *(reader.filled.fileno() for reader in alive.values())], timeout)
-            if self._stop_listener.answer() and not self._ending:
+            self._stop_listener.answer()
+            if self.stop_reason is not None:
                 self._ledger.request_stop(self.stop_reason)
+            while not self._new_rings.empty():
+                collector, reader = self._new_rings.get()
+                self._consolidation.replace_ring(collector, reader)
+                alive[collector] = reader
             self._answer(alive)
             waiting = self._consolidation.num_waiting
             if waiting and deadline is None:
@@ -168,6 +196,7 @@ class ConsolidationThread:
                 reader.answer()
             except PeerGoneError:
                 del alive[collector]
+                self._consolidation.commit()  # what it had handed over is whole; what it was writing is lost
                 self._on_collector_gone(collector)
 
 

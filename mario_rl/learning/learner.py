@@ -80,6 +80,9 @@ class Learner:
         # float16 gradients underflow without scaling; bfloat16 and float32 do not.
         self.scaler = torch.amp.GradScaler(device.type, enabled=execution.autocast_dtype is torch.float16)
         self.num_updates = 0
+        self.num_bad_updates = self.num_bad_updates_in_a_row = 0  # left out because they were not numbers
+        self.rate_factor = 1.0  # halved when training had to go back to a checkpoint
+        self._is_finite = torch.ones((), dtype=torch.bool, device=device)  # of the update in hand
         self._loss_function = self._build_loss()
         self._has_begun = False
         sample_size = rules.batch_size * rules.steps_per_sample
@@ -102,7 +105,7 @@ class Learner:
         share = min(1.0, decisions / rules.learning_rate_decay_decisions)
         rate = rules.learning_rate * (rules.final_learning_rate / rules.learning_rate) ** share
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * self.rate_factor
 
     def train(self, next_sample: Callable[[], SampleBuffer]) -> int:
         """One round: draw, accumulate, step. The number of experiences trained on."""
@@ -136,7 +139,10 @@ class Learner:
         self._step()
 
     def _add_up(self, figures: LossFigures) -> None:
-        self._sums += torch.stack((figures.loss.detach(), figures.td_errors.mean(), figures.q_value))
+        row = torch.stack((figures.loss.detach(), figures.td_errors.mean(), figures.q_value))
+        is_finite = torch.isfinite(row).all()
+        self._is_finite &= is_finite
+        self._sums += torch.where(is_finite, row, 0.0)
         self._num_micro_batches += 1
 
     def _add_gradients(self, batch: MicroBatch) -> LossFigures:
@@ -173,9 +179,18 @@ class Learner:
     def _step(self) -> None:
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.online.parameters(), self.rules.max_gradient_norm)
-        self.scaler.step(self.optimizer)
+        # float16 gradients overflow now and then, and GradScaler leaves those steps out by itself; a loss never should.
+        is_good = bool(self._is_finite if self.scaler.is_enabled() else self._is_finite & torch.isfinite(norm))
+        self._is_finite.fill_(True)
+        if is_good:
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=False)  # the gradients' memory stays where it is
+        if not is_good:
+            self.num_bad_updates += 1
+            self.num_bad_updates_in_a_row += 1
+            return
+        self.num_bad_updates_in_a_row = 0
         self.num_updates += 1
         self._gradient_norm_sum += torch.nan_to_num(norm, 0.0, 0.0)  # GradScaler skips an overflow now and then
         self._num_summed_updates += 1
@@ -253,6 +268,7 @@ class Learner:
         if self.scaler.is_enabled() and numbers["scaler"]:
             self.scaler.load_state_dict(numbers["scaler"])
         self.num_updates = numbers["num_updates"]
+        self.num_bad_updates_in_a_row = 0
 
     def load_policy(self, state: dict[str, Tensor]) -> None:
         """Start from exported weights: all three networks, with a fresh optimizer."""

@@ -96,7 +96,7 @@ class Console:
                 self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
             else:
                 print(text, flush=True)
-        except BrokenPipeError:
+        except OSError:  # the pipe is closed, the terminal is gone, or the disk of a redirected log is full
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (stays open until the end)
 
     def progress(self, share: float, description: str) -> None:

@@ -11,7 +11,7 @@ from mario_rl.channels.experience_ring import CollectorStat, RingShape
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
 from mario_rl.collecting.exploration import EpsilonLadder, Explorer, exploration_probabilities
-from mario_rl.collecting.supervisor import Supervisor
+from mario_rl.collecting.supervisor import RestartRules, Supervisor
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, RIGHT
@@ -203,6 +203,12 @@ def test_an_explorer_continues_exactly_from_its_state():
         assert np.array_equal(*(explorer.decide(np.full(4, 0.5), lambda: best) for explorer in (one, other)))
 
 
+def _supervisor(shape, control, on_failure=pytest.fail):
+    """A supervisor that starts nobody again."""
+    rules = RestartRules(max_per_hour=0, hang_seconds=60.0)
+    return Supervisor(CONTEXT, shape, 1, control, rules, print, on_failure, pytest.fail)
+
+
 @pytest.fixture
 def supervisor():
     assert choose_emulator(TASK.emulator, print) == TASK.emulator  # compiled, as in a session
@@ -211,7 +217,7 @@ def supervisor():
     def start(setup, num_slots=4, granted=UNLIMITED):
         control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(setup.network).state_dict())
         control.grant_decisions(0, granted)
-        one = Supervisor(CONTEXT, RingShape(num_slots, setup.num_envs, setup.chunk_decisions), 1, control)
+        one = _supervisor(RingShape(num_slots, setup.num_envs, setup.chunk_decisions), control)
         started.append(one)
         one.start([setup], slots)
         return one, one.readers[0], control
@@ -277,12 +283,15 @@ def test_a_collectors_traceback_reaches_the_parent(supervisor):
     broken = _setup(shape=SHAPE._replace(hidden_units=-1))
     control = Control(CONTEXT, 1)
     slots = WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
-    one = Supervisor(CONTEXT, RingShape(2, 2, 8), 1, control)
+    failures = []
+    one = _supervisor(RingShape(2, 2, 8), control, failures.append)
     one.start([broken], slots)
     one.readers[0].filled.wait(30)
-    failure = one.failure_of(0)
+    one.note_gone(0)
+    one.tend()
     one.stop()
     one.close()
+    (failure,) = failures
     assert "Collector 0 failed" in failure
     assert "Traceback" in failure
     assert "Error" in failure

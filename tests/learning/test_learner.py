@@ -59,6 +59,46 @@ def test_repeated_updates_on_one_batch_lower_its_error(head):
     assert learner.take_figures().td_error < first / 3
 
 
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_update_that_is_not_finite_is_left_out_and_counted(poison, accumulation):
+    learner = _learner(accumulation_steps=accumulation, steps_per_sample=accumulation, weight_averaging=0.05)
+    good, bad = _sample(8 * accumulation), _sample(8 * accumulation)
+    bad.returns[-1] = poison  # in the last micro-batch
+    learner.train(lambda: good)
+    before = {name: tensor.clone() for name, tensor in learner.tensors().items() if "running" not in name}
+    before = {name: tensor for name, tensor in before.items() if "num_batches" not in name}
+    for _ in range(3):
+        learner.train(lambda: bad)
+    assert (learner.num_updates, learner.num_bad_updates, learner.num_bad_updates_in_a_row) == (1, 3, 3)
+    for name, tensor in before.items():
+        assert torch.equal(tensor, learner.tensors()[name]), name
+    learner.train(lambda: good)
+    assert (learner.num_updates, learner.num_bad_updates, learner.num_bad_updates_in_a_row) == (2, 3, 0)
+    assert all(torch.isfinite(torch.tensor(figure)) for figure in learner.take_figures())
+
+
+def test_gradients_that_are_not_finite_are_left_out_too():
+    learner = _learner()
+    sample = _sample(8)
+    learner.train(lambda: sample)
+    parameter = learner.online.value.weight
+    parameter.register_hook(lambda gradient: gradient * float("nan"))
+    before = parameter.detach().clone()
+    learner.train(lambda: sample)
+    assert torch.equal(parameter, before)
+    assert learner.num_bad_updates == 1
+
+
+def test_the_rate_factor_lowers_the_learning_rate():
+    learner = _learner()
+    learner.set_learning_rate(0)
+    full = learner.optimizer.param_groups[0]["lr"]
+    learner.rate_factor = 0.5
+    learner.set_learning_rate(0)
+    assert learner.optimizer.param_groups[0]["lr"] == full / 2
+
+
 def test_prioritized_samples_get_the_error_of_each_row_back():
     learner = _learner(steps_per_sample=3, prioritized=True, target_update_interval=10**6)
     plain, sample = _sample(24), SampleBuffer(24, prioritized=True)

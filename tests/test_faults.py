@@ -1,0 +1,127 @@
+"""Faults during training: full disks and numbers that are none. In one process, on the real emulator."""
+
+import contextlib
+import math
+import subprocess
+
+import pytest
+
+from mario_rl.checkpoints import CheckpointStore
+from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.hardware import make_plan
+from mario_rl.pipeline import connect
+from mario_rl.reporting import Reporter
+from mario_rl.runs import Run
+from mario_rl.training import Limits, train
+from tests.small_runs import Lines, small_settings
+
+
+def train_serially(folder, console, decisions, prepare=lambda pipeline: None, **changes):
+    """A serial run in a folder; its outcome and the pipeline."""
+    settings = small_settings(CHECKPOINT_EPOCHS=1, CHECKPOINT_REPLAY=False, EPISODES_PER_EPOCH=1, **changes)
+    assert choose_emulator(settings.emulator, print) == settings.emulator
+    run = Run("run", folder / "checkpoints", folder / "models")
+    run.checkpoints.mkdir(parents=True, exist_ok=True)
+    pipeline = connect(settings, make_plan(settings, serial=True), console, serial=True)
+    prepare(pipeline)
+    store = CheckpointStore(run.checkpoints, settings.keep_checkpoints)
+    outcome = train(pipeline, Limits(epochs=10**6, decisions=decisions), run, store, Reporter(console, []))
+    return outcome, pipeline
+
+
+@contextlib.contextmanager
+def small_disk(folder, kilobytes):
+    """A file system of its own, which can be made larger."""
+    folder.mkdir()
+
+    def mount(*options):
+        return subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0
+
+    if not mount("-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)):
+        pytest.skip("mounting a tmpfs is not allowed here")
+    try:
+        yield lambda kilobytes: mount("-o", f"remount,size={kilobytes}k", str(folder))
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_keeps_the_old_checkpoint_warns_and_goes_on_and_the_next_save_works(tmp_path):
+    with small_disk(tmp_path / "disk", kilobytes=20_000) as make_room:
+        folder = tmp_path / "disk"
+        filler = folder / "filler"
+        checkpoints = folder / "checkpoints"
+        events = []
+
+        def watch(text):
+            if text.startswith("[MAIN]") and list(checkpoints.glob("checkpoint-*")) and not events:
+                events.append("full")
+                with contextlib.suppress(OSError), filler.open("wb") as file:
+                    while True:
+                        file.write(bytes(65_536))
+            elif text.startswith("[CHECKPOINT]") and events == ["full"]:
+                events.append("warned")
+                kept = [path.name for path in checkpoints.iterdir()]
+                assert any(name.startswith("checkpoint-") for name in kept)
+                assert not any(name.startswith(".saving") for name in kept)
+                assert make_room(60_000)
+
+        console = Lines(watch)
+        outcome, _ = train_serially(folder, console, decisions=500)
+        assert events == ["full", "warned"]
+        warning = next(line for line in console.lines if line.startswith("[CHECKPOINT]"))
+        assert "No space left on device" in warning
+        assert outcome.failure is None
+        newest = CheckpointStore(checkpoints, 2).load_newest()
+        assert newest.numbers["ledger"]["collected"] == outcome.decisions
+
+
+def test_a_run_that_cannot_be_saved_in_the_end_says_so(tmp_path):
+    with small_disk(tmp_path / "disk", kilobytes=16):
+        outcome, _ = train_serially(tmp_path / "disk", Lines(), decisions=60)
+        assert "No checkpoint could be written (No space left on device)" in outcome.failure
+
+
+def poisoned(value, after_updates):
+    """Rewards that are no numbers, from some update on."""
+
+    def prepare(pipeline):
+        train_as_usual = pipeline.trainer.train
+
+        def train():
+            if pipeline.learner.num_updates >= after_updates:
+                pipeline.replay.reward[:] = value
+            return train_as_usual()
+
+        pipeline.trainer.train = train
+
+    return prepare
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_too_many_updates_that_are_no_numbers_lead_back_to_the_last_checkpoint(tmp_path, value):
+    console = Lines()
+    outcome, pipeline = train_serially(
+        tmp_path, console, 2_000, poisoned(value, after_updates=20), REPLAY_RATIO=2.0, MAX_BAD_UPDATES=6
+    )
+    returns = [line for line in console.lines if line.startswith("[LEARNER]")]
+    assert "updates in a row were not finite numbers: back to checkpoint-" in returns[0]
+    assert "with 0.5 of the learning rate" in returns[0]
+    assert "6 updates in a row" in outcome.failure  # the rewards stay as they are, so in the end it gives up
+    assert pipeline.learner.num_bad_updates >= 6 * len(returns)
+    for tensor in pipeline.learner.tensors().values():
+        assert tensor.isfinite().all()
+
+
+def test_it_stops_at_once_where_that_is_wanted(tmp_path):
+    console = Lines()
+    outcome, _ = train_serially(
+        tmp_path,
+        console,
+        2_000,
+        poisoned(math.nan, after_updates=10),
+        REPLAY_RATIO=2.0,
+        MAX_BAD_UPDATES=4,
+        WHEN_UPDATES_FAIL="stop",
+    )
+    assert "4 updates in a row were not finite numbers: lower LEARNING_RATE" in outcome.failure
+    assert not any("back to" in line for line in console.lines)

@@ -61,12 +61,12 @@ def run(quick: bool) -> StudyResult:
         PLAIN._replace(goals_ahead=True),
         PLAIN._replace(layout="contiguous"),
         PLAIN._replace(batch_size=256),
-        PLAIN._replace(batch_size=256, goals_ahead=True),
         PLAIN._replace(accumulation=4),
         PLAIN._replace(precision="bfloat16"),
     ]
     notes = []
     if not quick:
+        variants += [PLAIN._replace(batch_size=256, goals_ahead=True)]
         variants += [PLAIN._replace(batch_size=size) for size in (32, 128, 512)]
         variants += [PLAIN._replace(layout="contiguous", batch_size=256), PLAIN._replace(flush_denormals=False)]
         if has_compiler():

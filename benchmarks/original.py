@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.measure import Sample
 from benchmarks.one_game import OneGame
+from benchmarks.product import gpu_percent
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.learning.losses import MicroBatch, double_q_loss
 from mario_rl.network import NetworkShape, QNetwork, eval_twin
@@ -58,6 +59,7 @@ class OriginalFigures(NamedTuple):
     lock_wait_share: float  # of all threads' time
     epoch_seconds: float
     cpu_percent: float
+    gpu_percent: float
 
 
 def run_original(setup: OriginalSetup, seconds: float) -> OriginalFigures:
@@ -147,6 +149,7 @@ class _Original:
             lock_wait_share=report.wait_seconds / elapsed,
             epoch_seconds=Sample(epochs).median if epochs else elapsed,
             cpu_percent=psutil.cpu_percent(),
+            gpu_percent=gpu_percent(),
         )
 
     def _receive(self) -> None:

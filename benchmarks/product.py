@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from benchmarks.measure import Sample
 from mario_rl.channels.experience_ring import CollectorStat
 from mario_rl.checkpoints import CheckpointStore
@@ -25,6 +27,14 @@ from mario_rl.telemetry.metrics import Metrics
 from mario_rl.training import Limits, train
 
 
+def gpu_percent() -> float:
+    """How busy the GPU is right now; not a number where there is none, or where nobody can tell (pynvml)."""
+    try:
+        return float(torch.cuda.utilization()) if has_gpu() else math.nan
+    except (ModuleNotFoundError, RuntimeError):
+        return math.nan
+
+
 class ProductFigures(NamedTuple):
     """Medians over the epochs that learned."""
 
@@ -35,6 +45,7 @@ class ProductFigures(NamedTuple):
     lock_wait_share: float
     epoch_seconds: float
     cpu_percent: float
+    gpu_percent: float
     learner_wait_share: float  # of its time the learner had nothing to train on
     ring_wait_share: float  # of a collector's time, for a free slot
     throttle_share: float  # of a collector's time, for the replay ratio
@@ -70,6 +81,7 @@ class _Watch:
         self._pipeline = pipeline
         self._seconds = seconds
         self._marks: list[tuple[float, int, int, int]] = []
+        self.gpu_percents: list[float] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -80,6 +92,7 @@ class _Watch:
             updates = self._pipeline.learner.num_updates
             self._marks.append((time.perf_counter(), ledger.collected, updates, ledger.trained))
             learning = self._learning()
+            self.gpu_percents.append(gpu_percent())
             if learning and learning[-1][0] - learning[0][0] >= self._seconds:
                 ledger.request_stop("measured long enough")
                 return
@@ -157,6 +170,7 @@ def run_product(settings: Settings, seconds: float) -> ProductFigures:
         lock_wait_share=sum(waits) / sum(epoch["run/epoch_seconds"] for epoch in epochs) if epochs else math.nan,
         epoch_seconds=median("run/epoch_seconds"),
         cpu_percent=median("run/cpu_percent"),
+        gpu_percent=Sample(watch.gpu_percents[5:] or [math.nan]).median,
         learner_wait_share=median("learner/wait_share"),
         ring_wait_share=Sample(shares[CollectorStat.RING_WAIT_SECONDS]).median,
         throttle_share=Sample(shares[CollectorStat.THROTTLE_SECONDS]).median,

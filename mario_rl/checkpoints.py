@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import zstandard
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from mario_rl.config import Settings
 from mario_rl.errors import UserError
 from mario_rl.files import sync_folder, write_durably
+from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.replay.streams import FRAME_BYTES, ReplayStreams, StoredRows
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 FORMAT = 2  # 1 had pictures in 0..1
 TENSORS, NUMBERS, REPLAY, MANIFEST = "tensors.safetensors", "numbers.json", "replay.zst", "manifest.json"
 ROWS_PER_BLOCK = 512  # 3.6 MB before compression
+COMPRESSED_SHARE = 0.15  # of replay's pictures that is left by compression; 0.06 for what a policy plays in 1-1
+NETWORK_COPIES = 5  # online, target, average, and Adam's two moments
 
 
 class CheckpointError(UserError):
@@ -102,6 +107,24 @@ class CheckpointStore:
 
     def _existing(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir() and path.name[11:].isdigit())
+
+
+def check_disk(folder: Path, settings: Settings, shape: NetworkShape) -> None:
+    """CheckpointError where a run's checkpoints would not fit, before anything is started."""
+    with torch.device("meta"):
+        num_parameters = sum(parameter.numel() for parameter in QNetwork(shape).parameters())
+    needed = NETWORK_COPIES * 4 * num_parameters
+    if settings.checkpoint_replay:
+        needed += int(COMPRESSED_SHARE * settings.buffer_size * FRAME_BYTES)
+    needed *= settings.keep_checkpoints + 1  # a new one is written before an old one is removed
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(
+            f"Checkpoints need up to {needed / 1e6:,.0f} MB and {free / 1e6:,.0f} MB are free in {folder}: make room, "
+            "lower KEEP_CHECKPOINTS, or set CHECKPOINT_REPLAY to False."
+        )
 
 
 def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams, streams_per_collector: int) -> bool:

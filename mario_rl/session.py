@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mario_rl import hardware, runs
-from mario_rl.checkpoints import Checkpoint, CheckpointError, CheckpointStore
-from mario_rl.config import ChosenSettings, Settings, SettingsError, choose_settings, read_config_module
+from mario_rl.checkpoints import Checkpoint, CheckpointError, CheckpointStore, check_disk
+from mario_rl.config import ChosenSettings, Settings, SettingsError, choose_settings, read_config_module, shown
 from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.errors import UserError
 from mario_rl.network import NetworkShape
-from mario_rl.pipeline import connect, network_shape
+from mario_rl.pipeline import Pipeline, connect, network_shape
 from mario_rl.plan import describe_plan
 from mario_rl.policies import load_policy
 from mario_rl.reporting import Reporter
@@ -27,6 +27,8 @@ from mario_rl.telemetry.metrics import ForgivingSink, JsonLinesSink, MetricSink,
 from mario_rl.training import Goal, Limits, Outcome, train
 
 Result = TypeVar("Result")
+# What a checkpoint of strange content may raise on its way into the parts of a pipeline.
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 class Wishes(NamedTuple):
@@ -54,6 +56,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     weights = checks.run(lambda: load_policy(wishes.init, shape, settings.actions) if wishes.init else None)
     plan = checks.run(lambda: hardware.make_plan(settings, serial=wishes.serial))
     checks.run(lambda: check_rom(settings.emulator))
+    checks.run(lambda: check_disk(project / "checkpoints", settings, shape))
     if wishes.serial and not settings.replay_ratio:
         checks.faults.append("--serial needs REPLAY_RATIO above 0: it decides when to play and when to train.")
     checks.finish()
@@ -69,7 +72,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     run = resumed or runs.new_run(project, settings)
     console.line(describe_plan(plan, chosen, run.name, serial=wishes.serial))
     pipeline = connect(settings, plan, console, serial=wishes.serial)
-    missing = pipeline.restore(checkpoint) if checkpoint is not None else []
+    missing = _restore(pipeline, checkpoint) if checkpoint is not None else []
     if weights is not None:
         pipeline.learner.load_policy(weights)
     stop.begin(pipeline.source.request_stop, pipeline.kill)
@@ -168,7 +171,12 @@ def _load_checkpoint(
     if resumed is None:
         return None
     checkpoint = CheckpointStore(resumed.checkpoints, settings.keep_checkpoints).load_newest()
-    saved = checkpoint.numbers["network_shape"]
+    try:
+        saved = checkpoint.numbers["network_shape"]
+        epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
+        reached = limits.reached(epoch, collected, 0.0)
+    except _UNFIT as error:
+        raise _does_not_fit(checkpoint, error) from None
     mine = {name: list(value) if isinstance(value, tuple) else value for name, value in shape._asdict().items()}
     if mine != saved:
         raise CheckpointError(
@@ -176,12 +184,27 @@ def _load_checkpoint(
             "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS, ACTIONS and what the range of "
             "values follows from (GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
         )
-    epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
-    if reached := limits.reached(epoch, collected, 0.0):
+    if reached:
         raise CheckpointError(
             f"Run {resumed.name} is finished: {reached}. Extend it, for example with --epochs {epoch + 500}."
         )
     return checkpoint
+
+
+def _restore(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
+    try:
+        return pipeline.restore(checkpoint)
+    except _UNFIT as error:
+        raise _does_not_fit(checkpoint, error) from None
+
+
+def _does_not_fit(checkpoint: Checkpoint, error: Exception) -> CheckpointError:
+    """Whole by its hashes, and yet not what this version writes."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return CheckpointError(
+        f"{_shown(checkpoint.folder)} holds something else than this version expects ({shown(reason)[1:-1]}): "
+        "start a new run without --resume."
+    )
 
 
 def _summary(outcome: Outcome, run: runs.Run, max_epochs: int) -> str:

@@ -141,7 +141,7 @@ def test_a_config_file_with_a_syntax_error_is_named_with_its_line(project, elsew
         (["--seed", "-1"], "error: SEED = -1 (command line): must lie between 0 and"),
         (["--init", "nowhere.safetensors"], "error: There is no model nowhere.safetensors: give the path"),
         (["--resume", "mario-1-1"], "error: There is no run in checkpoints/ to resume"),
-        (["--set", "BUFFER_SIZE=1e9"], "error: Replay and rings need 7,0"),
+        (["--set", "BUFFER_SIZE=1e9", "--set", "CHECKPOINT_REPLAY=False"], "error: Replay and rings need 7,0"),
         (["--set", "DEVICE=cuda"], "error: DEVICE = 'cuda', but torch sees no CUDA device"),
     ],
 )

@@ -6,7 +6,7 @@ its running statistics, so not even that is a read. So each worker has replicas:
 samples, and runs forward and backward on its own networks without any lock; then it brings its gradients and statistics
 back as a writer, and makes the step. Gradients are as old as the other workers' steps in between.
 
-One worker is the default, and faster on everything measured (docs/benchmarks.md, study `locks`).
+One worker is the default: as fast where it was measured (docs/benchmarks.md, study `locks`), and nothing is ever stale.
 """
 
 import copy

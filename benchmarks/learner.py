@@ -12,7 +12,7 @@ import torch
 from benchmarks.measure import Sample, StudyResult, as_is, interleave, quotient
 from benchmarks.product import product_settings
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
-from mario_rl.hardware import has_compiler, make_plan, num_cores, prepare
+from mario_rl.hardware import flush_denormals, has_compiler, make_plan, num_cores, prepare
 from mario_rl.learning.learner import Execution, Learner
 from mario_rl.learning.losses import MicroBatch
 from mario_rl.learning.sampling import SampleAhead, SampleInline
@@ -175,9 +175,9 @@ class Runner:
 def _threads_and_denormals(variant: _Variant) -> Iterator[None]:
     previous = torch.get_num_threads()
     torch.set_num_threads(max(1, num_cores() // 2) if variant.goals_ahead else num_cores())
-    torch.set_flush_denormal(variant.flush_denormals)
+    flush_denormals(variant.flush_denormals)
     yield
-    torch.set_flush_denormal(True)
+    flush_denormals(True)
     torch.set_num_threads(previous)
 
 

@@ -208,13 +208,19 @@ def _cpu_name() -> str:
 def prepare(plan: HardwarePlan) -> None:
     """Set what holds for the whole process."""
     keep_freed_memory()
-    # Gradients fade into numbers so small that the processor takes its slow path; zero does as well for them. NumPy
-    # measures the limits of floats when it first needs them, and would warn about it: let it do so before.
-    for kind in (np.float32, np.float64):
-        np.finfo(kind)
-    torch.set_flush_denormal(True)
+    flush_denormals(True)
     if plan.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, which torch.compile asks for on Ampere and newer
+
+
+def flush_denormals(flush: bool) -> None:
+    """Whether numbers so small that the processor takes its slow path count as zero; gradients fade into such.
+
+    NumPy measures the limits of floats when it first needs them, and would warn about it: it does so before.
+    """
+    for kind in (np.float32, np.float64):
+        np.finfo(kind)
+    torch.set_flush_denormal(flush)
 
 
 def keep_freed_memory() -> None:

@@ -8,7 +8,7 @@ from benchmarks.product import connect_silently, product_settings
 from mario_rl.hardware import num_cores
 
 QUESTION = "How does collecting grow with the number of collectors, and of emulators in each?"
-SECONDS = {"quick": 20, "full": 190}
+SECONDS = {"quick": 14, "full": 190}
 
 
 def run(quick: bool) -> StudyResult:
@@ -16,14 +16,15 @@ def run(quick: bool) -> StudyResult:
     seconds = 1.0 if quick else 5.0
     cores = num_cores()
     counts = sorted({1, 2, cores} | ({cores // 2} if cores > 2 else set()))
-    emulators = (1, 8, 32) if quick else (1, 2, 4, 8, 16, 32)
+    emulators = (1, 8) if quick else (1, 2, 4, 8, 16, 32)
     variants = {(count, 8): f"{count} x 8" for count in counts} | {(1, number): f"1 x {number}" for number in emulators}
     measured = interleave_rates(variants, seconds, repeats=1 if quick else 3)
     one, one_emulator = measured["1 x 8"], measured["1 x 1"]
     ratios = {
         f"{count} collectors against 1": as_is(quotient(measured[f"{count} x 8"], one), "x") for count in counts[1:]
     }
-    ratios["32 emulators in a collector against 1"] = as_is(quotient(measured["1 x 32"], one_emulator), "x")
+    if not quick:
+        ratios["32 emulators in a collector against 1"] = as_is(quotient(measured["1 x 32"], one_emulator), "x")
     ratios["8 emulators in a collector against 1"] = as_is(quotient(one, one_emulator), "x")
     return StudyResult(
         [

@@ -18,7 +18,7 @@ from mario_rl.learning.ledger import Ledger
 from mario_rl.replay.streams import ReplayStreams
 
 QUESTION = "How many experiences a second does each kind of channel carry, and what does receiving them cost?"
-SECONDS = {"quick": 15, "full": 125}
+SECONDS = {"quick": 11, "full": 125}
 SHAPE = RingShape(num_slots=16, num_envs=8, chunk_decisions=16)
 PACED_SHAPE = SHAPE._replace(num_slots=32)
 ROWS_PER_SECOND = 2_000.0
@@ -41,6 +41,7 @@ def run(quick: bool) -> StudyResult:
             COPY: lambda: _copy_rate(seconds),
         },
         repeats=1 if quick else 5,
+        warm_up=not quick,
     )
     cpu_shares = Sample([_consolidation_share(context, 2.0 if quick else 8.0) for _ in range(1 if quick else 4)])
     rows = [

@@ -9,6 +9,16 @@ from benchmarks.measure import Sample, at_least, at_most, interleave, quotient
 from tests.small_runs import PROJECT
 
 
+def run_script(*arguments):
+    """The script as a user runs it."""
+    return subprocess.run(
+        [sys.executable, str(PROJECT / "benchmark_performance.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_variants_take_turns_and_the_warm_up_is_left_out():
     order = []
 
@@ -36,12 +46,7 @@ def test_goals_are_judged_by_the_median():
 def test_the_script_measures_a_study_and_writes_what_it_found(tmp_path):
     result = tmp_path / "result.json"
     arguments = ["--quick", "--study", "gil", "--json", str(result), "--plots", str(tmp_path / "charts")]
-    finished = subprocess.run(
-        [sys.executable, str(PROJECT / "benchmark_performance.py"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = run_script(*arguments)
     assert finished.returncode == 0, finished.stderr
     content = json.loads(result.read_text())
     assert content["machine"]["cores"] >= 1
@@ -70,12 +75,7 @@ def test_wrong_input_is_refused_in_one_sentence(arguments, capsys):
 def test_every_study_ends_with_rows_and_ratios(study, tmp_path):
     result = tmp_path / "result.json"
     arguments = ["--quick", "--study", study, "--json", str(result), "--plots", str(tmp_path)]
-    finished = subprocess.run(
-        [sys.executable, str(PROJECT / "benchmark_performance.py"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = run_script(*arguments)
     assert finished.returncode == 0, finished.stderr
     studies = json.loads(result.read_text())["studies"]
     if study not in studies:

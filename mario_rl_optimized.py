@@ -1,6 +1,7 @@
 """Train an agent to play Super Mario Bros: `python mario_rl_optimized.py`. All options: `--help`."""
 
 import sys
+from pathlib import Path
 
 if __name__ == "__main__":  # collectors are spawned: they import this file, and must not start a run of their own
     from mario_rl.stop_signals import StopSignals
@@ -10,4 +11,4 @@ if __name__ == "__main__":  # collectors are spawned: they import this file, and
 
     from mario_rl.command_line import main
 
-    sys.exit(main(stop))
+    sys.exit(main(Path(__file__).resolve().parent, stop))

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from benchmarks.charts import draw_charts
 from benchmarks.measure import MissingPackageError, Ratio, StudyResult
+from mario_rl.errors import UserError
 from mario_rl.hardware import describe_machine
 
 STUDIES = (
@@ -44,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         print(f"error: --study {unknown[0]}: there are {', '.join(STUDIES)}.", file=sys.stderr)
         return USER_ERROR
+    if options.json and options.json.is_dir():
+        print(f"error: --json {options.json}: this is a folder; name a file.", file=sys.stderr)
+        return USER_ERROR
     if options.json and not options.json.parent.is_dir():
         print(f"error: --json {options.json}: the folder {options.json.parent} does not exist.", file=sys.stderr)
         return USER_ERROR
@@ -69,8 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
             begun = time.monotonic()
             try:
                 results[name] = modules[name].run(options.quick)
-            except MissingPackageError as missing:
-                console.print(f"left out: {missing}")
+            except (MissingPackageError, UserError) as error:
+                console.print(f"left out: {error}")
             else:
                 _show(console, results[name])
                 console.print(f"({time.monotonic() - begun:.0f} s)", style="dim")
@@ -123,10 +127,11 @@ def _show(console: Console, result: StudyResult) -> None:
             verdict,
         )
     console.print(ratios)
-    rows = Table(*result.rows[0].keys())
-    for row in result.rows:
-        rows.add_row(*(f"{value:,}" if isinstance(value, int | float) else str(value) for value in row.values()))
-    console.print(rows)
+    if result.rows:
+        rows = Table(*result.rows[0].keys())
+        for row in result.rows:
+            rows.add_row(*(f"{value:,}" if isinstance(value, int | float) else str(value) for value in row.values()))
+        console.print(rows)
     for note in result.notes:
         console.print(note, style="dim")
 

@@ -6,10 +6,10 @@ import numpy.typing as npt
 from mario_rl.emulation.emulator import NO_RESTART, EmulatorName, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 
 FRAME_SKIP = 4
-NO_PROGRESS_DECISIONS = 150
 REWARD_SCALE = 1 / 15
 
 Stack = npt.NDArray[np.uint8]  # [4, 84, 84]

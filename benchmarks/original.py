@@ -56,7 +56,7 @@ class OriginalFigures(NamedTuple):
     updates_per_second: float
     samples_per_second: float
     lock_wait_milliseconds: float  # a mean acquisition
-    lock_wait_share: float  # of all threads' time
+    lock_wait_share: float  # all threads' waiting together, against the time that passed
     epoch_seconds: float
     cpu_percent: float
     gpu_percent: float

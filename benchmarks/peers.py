@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import MissingPackageError, StudyResult, as_is, at_least, interleave, quotient
 from benchmarks.one_game import OneGame
-from benchmarks.product import nes_py_changes, product_settings, run_product
+from benchmarks.product import SHORT_WARMUP, nes_py_changes, product_settings, run_product
 from mario_rl.config import Settings
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
@@ -22,7 +22,6 @@ from mario_rl.pipeline import network_shape
 
 QUESTION = "How fast does Stable-Baselines3's DQN learn on the same game, with the same network and replay ratio?"
 SECONDS = {"quick": 20, "full": 320}
-WARMUP = 300
 NUM_GAMES = 8
 TICKS_PER_TRAINING = 4  # of all games, between two trainings of Stable-Baselines3
 
@@ -39,7 +38,7 @@ def run(quick: bool) -> StudyResult:
     shape = network_shape(settings)
 
     def ours(emulator: EmulatorName) -> Callable[[], float]:
-        changes = {"WARMUP_EXPERIENCES": WARMUP, "EVALUATION_DECISIONS": 0}
+        changes = {"WARMUP_EXPERIENCES": SHORT_WARMUP, "EVALUATION_DECISIONS": 0}
         changed = product_settings(changes | (nes_py_changes() if emulator == "nes_py" else {}))
         return lambda: run_product(changed, seconds).decisions_per_second
 
@@ -176,7 +175,7 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
             self.rate = 0.0
 
         def _on_step(self) -> bool:
-            if self.num_timesteps < WARMUP + 200:
+            if self.num_timesteps < SHORT_WARMUP + 200:
                 return True
             if not self._begun:
                 self._begun, self._steps_before = time.perf_counter(), self.num_timesteps
@@ -193,7 +192,7 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
             "CnnPolicy",
             environments,
             buffer_size=10_000,
-            learning_starts=WARMUP,
+            learning_starts=SHORT_WARMUP,
             batch_size=settings.batch_size,
             train_freq=TICKS_PER_TRAINING,
             gradient_steps=max(1, round(samples / settings.batch_size)),

@@ -5,14 +5,13 @@ from typing import Any
 
 from benchmarks.measure import Sample, StudyResult, as_is, at_least, at_most, interleave_many, quotient
 from benchmarks.original import OriginalFigures, OriginalSetup, run_original
-from benchmarks.product import ProductFigures, nes_py_changes, product_settings, run_product
+from benchmarks.product import SHORT_WARMUP, ProductFigures, nes_py_changes, product_settings, run_product
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.hardware import has_gpu
 from mario_rl.pipeline import network_shape
 
 QUESTION = "How much faster is the product than the design it grew out of, and who waits for whom in it?"
 SECONDS = {"quick": 24, "full": 480}
-WARMUP = 300  # short, because it is not what is measured
 
 ORIGINAL_FREE = "original, nobody waits"
 PRODUCT_FREE = "product, nobody waits"
@@ -35,11 +34,11 @@ def run(quick: bool) -> StudyResult:
     shape, ratio = network_shape(shipped), shipped.replay_ratio
 
     def original(replay_ratio: float, emulator: EmulatorName) -> Callable[[], OriginalFigures]:
-        setup = OriginalSetup(shape, emulator, replay_ratio, warmup=WARMUP)
+        setup = OriginalSetup(shape, emulator, replay_ratio, warmup=SHORT_WARMUP)
         return lambda: run_original(setup, seconds)
 
     def product(**changes: Any) -> Callable[[], ProductFigures]:
-        settings = product_settings({"WARMUP_EXPERIENCES": WARMUP, "EVALUATION_DECISIONS": 0} | changes)
+        settings = product_settings({"WARMUP_EXPERIENCES": SHORT_WARMUP, "EVALUATION_DECISIONS": 0} | changes)
         return lambda: run_product(settings, seconds)
 
     variants: dict[str, Callable[[], OriginalFigures] | Callable[[], ProductFigures]] = {

@@ -50,14 +50,16 @@ def interleave_rates(variants: dict[tuple[int, int], str], seconds: float, repea
 
 
 def _rate(collectors: int, emulators: int, seconds: float) -> float:
+    streams = collectors * emulators
     settings = product_settings(
         {
             "NUM_PROCESSES": collectors,
             "ENVS_PER_PROCESS": emulators,
-            "REP_Q_SIZE": collectors * emulators * 16 * 8,
+            "REP_Q_SIZE": streams * 16 * 8,
             "REPLAY_RATIO": 0.0,
             "EVALUATION_DECISIONS": 0,
-            "BUFFER_SIZE": 20_000,
+            "BUFFER_SIZE": max(20_000, 400 * streams),
+            "WARMUP_EXPERIENCES": max(300, 10 * streams),
         }
     )
     pipeline = connect_silently(settings)

@@ -1,15 +1,19 @@
 """Checkpoints: everything a run needs to go on, in `checkpoints/<run>/checkpoint-<number>/`.
 
 A checkpoint is a folder that appears in one step: its files are written beside the old ones under another name, synced,
-and then renamed. A manifest carries their hashes; a damaged checkpoint is named and the one before it is used. No
-pickle: tensors in safetensors, numbers in JSON, replay in blocks that are compressed with zstd.
+and then renamed. A manifest carries their hashes; a damaged checkpoint is named and the one before it is used. The last
+few are kept, and the one that followed the best test, `checkpoint-<number>-best`. No pickle: tensors in safetensors,
+numbers in JSON, replay in blocks that are compressed with zstd.
 """
 
+import errno
 import hashlib
 import json
 import logging
+import re
 import shutil
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +39,16 @@ TENSORS, NUMBERS, REPLAY, MANIFEST = "tensors.safetensors", "numbers.json", "rep
 ROWS_PER_BLOCK = 512  # 3.6 MB before compression
 COMPRESSED_SHARE = 0.15  # of replay's pictures that is left by compression; 0.06 for what a policy plays in 1-1
 NETWORK_COPIES = 5  # online, target, average, and Adam's two moments
+BEST = "-best"
+_NAME = re.compile(rf"checkpoint-(\d+)({BEST})?")
 
 
 class CheckpointError(UserError):
     """No usable checkpoint; the message is for the user."""
+
+
+class SaveAbandonedError(Exception):
+    """A save was given up because the run is ending, with a save of its own."""
 
 
 class Checkpoint(NamedTuple):
@@ -62,16 +72,19 @@ class CheckpointStore:
         numbers: dict[str, Any],
         replay: ReplayStreams | None,
         replay_budget_seconds: float,
+        *,
+        is_best: bool = False,
+        should_abandon: Callable[[], bool] = lambda: False,
     ) -> Path:
-        """Write a checkpoint and remove the ones that are no longer needed."""
+        """Write a checkpoint, read it back, and then remove the ones that are no longer needed."""
         existing = self._existing()
         number = _number_of(existing[-1]) + 1 if existing else 1
-        target = self.folder / f"checkpoint-{number:06d}"
+        target = self.folder / f"checkpoint-{number:06d}{BEST if is_best else ''}"
         temporary = self.folder / f".saving-{number:06d}"
         shutil.rmtree(temporary, ignore_errors=True)
         contents = {TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})}
         if replay is not None:
-            contents[REPLAY], layout = _pack_replay(replay, replay_budget_seconds)
+            contents[REPLAY], layout = _pack_replay(replay, replay_budget_seconds, should_abandon)
             numbers = numbers | {"replay": layout}
         contents[NUMBERS] = json.dumps(numbers).encode()
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -81,13 +94,13 @@ class CheckpointStore:
             for name, content in contents.items():
                 write_durably(temporary / name, content)
             sync_folder(temporary)
+            _verify(temporary)
             temporary.rename(target)
             sync_folder(self.folder)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint would keep a full disk full
             raise
-        for outdated in self._existing()[: -self._keep]:
-            shutil.rmtree(outdated, ignore_errors=True)
+        self._prune()
         return target
 
     def load_newest(self) -> Checkpoint:
@@ -105,8 +118,28 @@ class CheckpointStore:
             )
         raise CheckpointError(f"There is no checkpoint in {self.folder}: start a new run without --resume.")
 
+    def load_best(self) -> Checkpoint:
+        """The checkpoint that followed the run's best test."""
+        best = [folder for folder in self._existing() if folder.name.endswith(BEST)]
+        if not best:
+            raise CheckpointError(
+                f"No checkpoint in {self.folder} followed a test of the policy: resume without --from-best."
+            )
+        try:
+            return _load(best[-1])
+        except _DamagedError as error:
+            raise CheckpointError(f"{best[-1]} is damaged ({error}): resume without --from-best.") from None
+
+    def _prune(self) -> None:
+        existing = self._existing()
+        best = [folder for folder in existing if folder.name.endswith(BEST)]
+        for folder in existing[: -self._keep]:
+            if folder not in best[-1:]:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _existing(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("checkpoint-*") if path.is_dir() and path.name[11:].isdigit())
+        folders = [path for path in self.folder.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+        return sorted(folders, key=_number_of)
 
 
 def check_disk(folder: Path, settings: Settings, shape: NetworkShape) -> None:
@@ -116,7 +149,7 @@ def check_disk(folder: Path, settings: Settings, shape: NetworkShape) -> None:
     needed = NETWORK_COPIES * 4 * num_parameters
     if settings.checkpoint_replay:
         needed += int(COMPRESSED_SHARE * settings.buffer_size * FRAME_BYTES)
-    needed *= settings.keep_checkpoints + 1  # a new one is written before an old one is removed
+    needed *= settings.keep_checkpoints + 2  # the best one, and a new one before an old one is removed
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -145,7 +178,9 @@ def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams, streams_per_co
     return True
 
 
-def _pack_replay(replay: ReplayStreams, budget_seconds: float) -> tuple[bytes, dict[str, Any]]:
+def _pack_replay(
+    replay: ReplayStreams, budget_seconds: float, should_abandon: Callable[[], bool]
+) -> tuple[bytes, dict[str, Any]]:
     """Blocks of rows, newest first, until the time is over; the streams take turns.
 
     Appends may go on meanwhile: rows are copied first, and a block whose rows were claimed by then is left out.
@@ -158,6 +193,8 @@ def _pack_replay(replay: ReplayStreams, budget_seconds: float) -> tuple[bytes, d
     blocks: list[dict[str, int]] = []
     while unsaved:
         for stream, end in list(unsaved.items()):
+            if should_abandon():
+                raise SaveAbandonedError
             begin = max(replay.oldest(stream), end - ROWS_PER_BLOCK)
             counters["first_kept"][stream] = end
             if begin >= end or (time.monotonic() > deadline and blocks):
@@ -194,15 +231,7 @@ class _DamagedError(Exception):
 
 def _load(folder: Path) -> Checkpoint:
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        if manifest["format"] != FORMAT:
-            raise _DamagedError(f"format {manifest['format']} is not {FORMAT}")
-        hashes: dict[str, str] = manifest["sha256"]
-        if set(hashes) not in ({TENSORS, NUMBERS}, {TENSORS, NUMBERS, REPLAY}):
-            raise _DamagedError("its manifest names other files than a checkpoint has")
-        for name, expected in hashes.items():
-            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
-                raise _DamagedError(f"{name} has changed since it was written")
+        hashes = _check_hashes(folder)
         tensors = load_tensors((folder / TENSORS).read_bytes())
         numbers = json.loads((folder / NUMBERS).read_bytes())
         if ("replay" in numbers) != (REPLAY in hashes):
@@ -214,5 +243,28 @@ def _load(folder: Path) -> Checkpoint:
     return Checkpoint(folder, tensors, numbers)
 
 
+def _check_hashes(folder: Path) -> dict[str, str]:
+    """What the manifest says about the files, after comparing it with them."""
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    if manifest["format"] != FORMAT:
+        raise _DamagedError(f"format {manifest['format']} is not {FORMAT}")
+    hashes: dict[str, str] = manifest["sha256"]
+    if set(hashes) not in ({TENSORS, NUMBERS}, {TENSORS, NUMBERS, REPLAY}):
+        raise _DamagedError("its manifest names other files than a checkpoint has")
+    for name, expected in hashes.items():
+        with open(folder / name, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise _DamagedError(f"{name} has changed since it was written")
+    return hashes
+
+
+def _verify(folder: Path) -> None:
+    """OSError where a disk does not give back what was written: older checkpoints must not be removed then."""
+    try:
+        _check_hashes(folder)
+    except (_DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OSError(errno.EIO, f"what was read back is not what was written: {error}") from error
+
+
 def _number_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("checkpoint-"))
+    return int(folder.name.removesuffix(BEST).removeprefix("checkpoint-"))

@@ -7,6 +7,7 @@ business to save and to stop its children.
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
@@ -14,13 +15,14 @@ import cv2
 import torch
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_starting = threading.Lock()  # the environment is the process's, and collectors and evaluators may start at one time
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @contextlib.contextmanager
 def ready_for_children() -> Iterator[None]:
     """Children that are started inside inherit a signal mask and an environment made for them."""
-    with _signals_blocked(), _environment(_ONE_THREAD):
+    with _starting, _signals_blocked(), _environment(_ONE_THREAD):
         yield
 
 

@@ -18,19 +18,21 @@ from mario_rl.stop_signals import StopSignals
 if TYPE_CHECKING:
     from mario_rl.emulation.rules import Level
 
-PROJECT = Path(__file__).resolve().parent.parent
 USER_ERROR = 2
 
 
-def main(stop: StopSignals, arguments: list[str] | None = None) -> int:
-    """Train, or what another command says. The exit code. `stop` is installed already."""
+def main(project: Path, stop: StopSignals, arguments: list[str] | None = None) -> int:
+    """Train, or what another command says. The exit code. `stop` is installed already.
+
+    In `project` are config_optimized.py, checkpoints/ and models/.
+    """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     words = sys.argv[1:] if arguments is None else arguments
     try:
         if words and words[0] in _COMMANDS:
             stop.nothing_to_save()
-            return _COMMANDS[words[0]](words[1:])
-        return _train(words, stop)
+            return _COMMANDS[words[0]](project, words[1:])
+        return _train(project, words, stop)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -41,14 +43,14 @@ def main(stop: StopSignals, arguments: list[str] | None = None) -> int:
     return USER_ERROR
 
 
-def _train(words: list[str], stop: StopSignals) -> int:
+def _train(project: Path, words: list[str], stop: StopSignals) -> int:
     options = _training_parser().parse_args(words)
     from mario_rl.session import run_session
 
-    return run_session(PROJECT, _wishes(options), stop)
+    return run_session(project, _wishes(options), stop)
 
 
-def _evaluate(words: list[str]) -> int:
+def _evaluate(_project: Path, words: list[str]) -> int:
     parser = _command_parser(
         "evaluate", "Test a model: one greedy episode from each of 31 starts, and 100 sticky ones."
     )
@@ -75,7 +77,7 @@ def _evaluate(words: list[str]) -> int:
     return commands.run_evaluate(wishes)
 
 
-def _record(words: list[str]) -> int:
+def _record(_project: Path, words: list[str]) -> int:
     parser = _command_parser("record", "Film a model playing greedily.")
     parser.add_argument("model", metavar="MODEL", help="a .safetensors file, as in models/")
     parser.add_argument("--out", metavar="FILE", default="mario.mp4", help=".mp4 or .gif (default: mario.mp4)")
@@ -96,17 +98,17 @@ def _record(words: list[str]) -> int:
     return commands.run_record(wishes)
 
 
-def _plot(words: list[str]) -> int:
+def _plot(project: Path, words: list[str]) -> int:
     parser = _command_parser("plot", "Draw learning curves of runs in checkpoints/.")
     parser.add_argument("runs", metavar="RUN", nargs="*", help="names in checkpoints/ (default: the last run)")
     parser.add_argument("--out", metavar="FILE", default="learning.png", help="a .png file (default: learning.png)")
     options = parser.parse_args(words)
     from mario_rl import commands
 
-    return commands.run_plot(PROJECT, options.runs, Path(options.out))
+    return commands.run_plot(project, options.runs, Path(options.out))
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {"evaluate": _evaluate, "record": _record, "plot": _plot}
+_COMMANDS: dict[str, Callable[[Path, list[str]], int]] = {"evaluate": _evaluate, "record": _record, "plot": _plot}
 
 
 def _command_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -171,6 +173,9 @@ def _training_parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="go on with a run of checkpoints/ (default: the last one) with its settings; also extends a finished run",
     )
+    parser.add_argument(
+        "--from-best", action="store_true", help="resume from the checkpoint after the run's best test, not the newest"
+    )
     parser.add_argument("--init", metavar="MODEL", help="start from the weights of an exported model (.safetensors)")
     parser.add_argument("--seed", metavar="N", help="the same as --set SEED=N")
     parser.add_argument("--world", metavar="W", help="1 to 8, the same as --set WORLD=W")
@@ -189,6 +194,8 @@ def _wishes(options: argparse.Namespace) -> Any:
     assigned, faults = parse_assignments(options.assignments + given)
     if options.init and options.resume is not None:
         faults.append("--init and --resume exclude each other: a resumed run already has its weights.")
+    if options.from_best and options.resume is None:
+        faults.append("--from-best says where a resumed run goes on: add --resume.")
     return Wishes(
         assigned=assigned,
         epochs=_positive(options, "epochs", int, faults),
@@ -196,6 +203,7 @@ def _wishes(options: argparse.Namespace) -> Any:
         minutes=_positive(options, "minutes", float, faults),
         resume=options.resume is not None,
         resume_name=options.resume or None,
+        from_best=options.from_best,
         init=Path(options.init) if options.init else None,
         serial=options.serial,
         faults=faults,

@@ -14,13 +14,11 @@ from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.errors import UserError
-from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate, summarise
+from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS, NUM_STARTS, Episode, Evaluation, evaluate, summarise
 from mario_rl.plotting import plot, read_curve
 from mario_rl.policies import Policy, read_policy
 from mario_rl.recording import record
 from mario_rl.telemetry.console import Console
-
-NO_PROGRESS_DECISIONS = 150  # as in training: whoever stands still for 10 s is not coming any more
 
 
 class EvaluateWishes(NamedTuple):

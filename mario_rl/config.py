@@ -307,8 +307,6 @@ def _check(hint: Any, value: Any) -> Any:
     elif not is_number:
         raise ValueError("must be a number.")
     if bounds and not bounds.low <= value <= bounds.high:
-        if bounds.low == bounds.high:
-            raise ValueError(f"must be {bounds.low:,}; other values are not supported yet.")
         raise ValueError(f"must lie between {bounds.low:,} and {bounds.high:,}.")
     return hint(value)
 

@@ -24,6 +24,10 @@ def sync_folder(folder: Path) -> None:
 def replace_durably(path: Path, content: bytes) -> None:
     """Put new content in a file's place in one step."""
     temporary = path.with_name(f".{path.name}.saving")
-    write_durably(temporary, content)
-    temporary.replace(path)
+    try:
+        write_durably(temporary, content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # half a file would keep a full disk full
+        raise
     sync_folder(path.parent)

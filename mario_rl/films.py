@@ -63,6 +63,10 @@ def open_film(out: Path, palette: Palette, scale: int) -> Iterator[Film]:
         with closing(kind(temporary, palette, scale)) as film:
             yield film
         temporary.replace(out)
+    except OSError as error:  # PyAV's errors are OSErrors too
+        raise FilmError(
+            f"{out} could not be written ({error.strerror or error}): make room, or give another path."
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
 

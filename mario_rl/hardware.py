@@ -91,7 +91,7 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
             "BATCH_SIZE: set TRAINING_WORKERS to 1."
         )
     dtype, precision = _choose_precision(settings, device, learner_threads)
-    mode, compilation = _choose_compilation(settings, device, num_gpus)
+    mode, compilation = _choose_compilation(settings, device, num_gpus, workers)
     num_slots, num_rings = (1, 1) if serial else (settings.ring_slots, settings.num_processes)
     ring = RingShape(num_slots, settings.envs_per_process, settings.chunk_decisions)
     plan = HardwarePlan(
@@ -152,10 +152,12 @@ def _measure_bfloat16(num_threads: int) -> float:
     return seconds[False] / seconds[True]
 
 
-def _choose_compilation(settings: Settings, device: torch.device, num_gpus: int) -> tuple[str | None, Choice]:
+def _choose_compilation(
+    settings: Settings, device: torch.device, num_gpus: int, workers: int
+) -> tuple[str | None, Choice]:
     if settings.compile == "off":
         return None, Choice("off", "COMPILE is off")
-    if settings.training_workers > 1:
+    if workers > 1:
         return None, Choice("off", "each of TRAINING_WORKERS has networks of its own")
     if num_gpus > 1:
         return None, Choice(

@@ -69,7 +69,7 @@ class QNetwork(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             if isinstance(module, nn.Conv2d):
-                # Channels last: nearly twice as fast on a CPU, and what a GPU's tensor cores want.
+                # Channels last: faster on a CPU (docs/benchmarks.md, `learner`), and what a GPU's tensor cores want.
                 module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
         # He's gain is for layers before a ReLU; the two output layers have none, and large first guesses of Q take
         # thousands of updates to unlearn.
@@ -107,6 +107,12 @@ def scale_pictures(stacks: Tensor, out: Tensor | None = None) -> Tensor:
     if out is None:
         out = torch.empty(stacks.shape, device=stacks.device).to(memory_format=torch.channels_last)
     return out.copy_(stacks).sub_(127.5).mul_(1 / 127.5)
+
+
+@torch.no_grad()
+def copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Make one network equal to another of the same shape, BatchNorm's statistics included."""
+    torch._foreach_copy_([*target.parameters(), *target.buffers()], [*source.parameters(), *source.buffers()])
 
 
 def eval_twin(network: QNetwork) -> QNetwork:

@@ -1,6 +1,7 @@
 """Builds and connects everything, in one function; and saves and restores the whole of it. Learner process only."""
 
 import multiprocessing
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -51,6 +52,7 @@ class Progress:
     evaluated_decisions: int = 0  # when an evaluation was last asked for
     # (clear rate, sticky clear rate, mean distance) of every evaluation; the best policy is the one with the largest
     evaluations: list[list[float]] = field(default_factory=list)
+    has_unsaved_best: bool = False  # the last of them was the best so far, and no checkpoint followed yet
 
 
 @dataclass
@@ -72,15 +74,15 @@ class Pipeline:
     ladder: EpsilonLadder
     progress: Progress
 
-    def save(self, store: CheckpointStore) -> None:
+    def save(self, store: CheckpointStore, should_abandon: Callable[[], bool]) -> None:
         """Write a checkpoint of everything."""
-        settings = self.settings
+        settings, is_best = self.settings, self.progress.has_unsaved_best
         self.trainer.settle()
         numbers: dict[str, Any] = {
             "learner": self.learner.numbers(),
             "ledger": self.ledger.state(),
             "flow": self.flow.state(),
-            "progress": vars(self.progress),
+            "progress": vars(self.progress) | {"has_unsaved_best": False},
             "sampler_rng": self.sampler.rng.bit_generator.state,
             "sampler": self.sampler.state(),
             "source": self.source.state(),
@@ -89,7 +91,9 @@ class Pipeline:
         tensors = self.learner.tensors() | self.source.tensors() | self.sampler.tensors()
         tensors["torch_rng"] = torch.get_rng_state()
         replay = self.replay if settings.checkpoint_replay else None
-        store.save(tensors, numbers, replay, settings.replay_save_seconds)
+        budget = settings.replay_save_seconds
+        store.save(tensors, numbers, replay, budget, is_best=is_best, should_abandon=should_abandon)
+        self.progress.has_unsaved_best = False
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Continue from a checkpoint, before anything runs; what could not be restored, in words."""
@@ -100,10 +104,11 @@ class Pipeline:
         known = {entry.name for entry in fields(Progress)}  # a checkpoint of an older version may hold others
         self.progress = Progress(**{name: value for name, value in numbers["progress"].items() if name in known})
         self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
-        self.sampler.load(numbers.get("sampler", {}), tensors)
         torch.set_rng_state(tensors["torch_rng"])
         missing = []
         restored = restore_replay(checkpoint, self.replay, self.settings.envs_per_process)
+        if restored:
+            self.sampler.load(numbers.get("sampler", {}), tensors)  # priorities belong to the rows they were given to
         if self.replay.num_rows < min(self.flow.warmup, self.ledger.collected):
             self.flow.warm_up_again(self.ledger.collected, self.ledger.trained)
             state = "holds few experiences" if restored else "starts empty"
@@ -163,7 +168,7 @@ def learning_rules(s: Settings) -> LearningRules:
 
 
 def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial: bool) -> Pipeline:
-    """Build every part and connect them. Nothing runs until `start`."""
+    """Build every part and connect them. Nobody plays or trains until `start`; helper threads wait for work."""
     s = settings
     num_collectors = 1 if serial else s.num_processes
     num_streams = num_collectors * s.envs_per_process

@@ -92,7 +92,8 @@ def read_policy(path: Path) -> Policy:
             raise ValueError
     except (KeyError, ValueError, TypeError):
         raise PolicyError(f"{path} does not tell what it was trained for: give another model.") from None
-    expected = {name: tensor.shape for name, tensor in QNetwork(shape).state_dict().items()}
+    with torch.device("meta"):  # shapes alone: a file may claim any size
+        expected = {name: tensor.shape for name, tensor in QNetwork(shape).state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != expected:
         raise PolicyError(f"{path} does not hold the network that it claims to: give another model.")
     if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
@@ -125,7 +126,7 @@ def _parse_level(text: str) -> Level:
 
 
 def _parse_shape(text: str) -> NetworkShape:
-    """ValueError, KeyError or TypeError where it is none; the sizes are bounded, or a file could ask for any memory."""
+    """ValueError, KeyError or TypeError where it is none; the sizes are bounded as the settings are."""
     values = json.loads(text)
     first, second, third = values["channels"]
     low, high = float(values["value_low"]), float(values["value_high"])
@@ -136,7 +137,7 @@ def _parse_shape(text: str) -> NetworkShape:
         (first, second, third), values["hidden_units"], values["num_actions"], low, high, values["value_bins"], head
     )
     sizes = (*shape.channels, shape.hidden_units, shape.num_actions, shape.value_bins)
-    if not all(isinstance(size, int) and 1 <= size <= 4096 for size in sizes):
+    if not all(isinstance(size, int) and 1 <= size <= 65_536 for size in sizes):
         raise ValueError
     if not -1e6 < low < high < 1e6:  # nor anything that is not a number
         raise ValueError

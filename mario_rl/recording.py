@@ -19,6 +19,7 @@ from mario_rl.emulation.fast.colours import RGB
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, DOWN, LEFT, NOOP, RIGHT, UP, A, ActionSet, B
 from mario_rl.environment.observation import show_buttons
+from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.films import FRAMES_PER_SECOND, FilmError, Picture, open_film
 from mario_rl.network import QNetwork, scale_pictures
@@ -86,7 +87,7 @@ def record(
     *,
     idle_frames: int = 0,
     scale: int = 2,
-    no_progress_decisions: int = 150,
+    no_progress_decisions: int = NO_PROGRESS_DECISIONS,
 ) -> Recorded:
     """Film one greedy episode; `network` is on the CPU and in eval mode."""
     assert not network.training, "BatchNorm would normalise by a batch of one"

@@ -22,14 +22,18 @@ class Reporter:
         self._console = console
         self._sinks = sinks
         self._last_time = time.perf_counter()
-        self._last_decisions: int | None = None
-        self._last_updates = 0
+        self._last_decisions = self._last_updates = 0
         self._last_commit_seconds = 0.0
         self._wait_seconds = 0.0
         self._rates = "warming up"
         self._warned_about_lock = False
         self._learner: LearnerFigures | None = None
         psutil.cpu_percent()  # the first call starts the measurement
+
+    def begin(self, pipeline: Pipeline) -> None:
+        """Training starts now; a resumed run does not start at zero."""
+        self._last_time = time.perf_counter()
+        self._last_decisions, self._last_updates = pipeline.ledger.collected, pipeline.learner.num_updates
 
     def add_wait(self, seconds: float) -> None:
         """The main loop had nothing to do for so long."""
@@ -126,11 +130,8 @@ class Reporter:
     def _speed(self, pipeline: Pipeline) -> Metrics:
         now = time.perf_counter()
         seconds = max(1e-9, now - self._last_time)
-        if self._last_decisions is None:  # a resumed run does not start at zero
-            self._last_decisions = pipeline.ledger.collected
-            self._last_updates = pipeline.learner.num_updates
         decisions = pipeline.ledger.collected - self._last_decisions
-        updates = pipeline.learner.num_updates - self._last_updates
+        updates = max(0, pipeline.learner.num_updates - self._last_updates)  # a checkpoint may have set it back
         commit_seconds = pipeline.source.consolidation.busy_seconds
         rules = pipeline.learner.rules
         metrics = {

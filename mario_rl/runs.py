@@ -1,21 +1,24 @@
 """Runs: a folder for each under `checkpoints/`, with a record of what was run, on what, and with which settings."""
 
+import contextlib
 import dataclasses
 import datetime
+import fcntl
 import functools
 import importlib.metadata
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mario_rl.checkpoints import CheckpointError
 from mario_rl.config import Settings
 from mario_rl.files import replace_durably
 from mario_rl.hardware import describe_machine
 
-RECORD = "run.json"
+RECORD, LOCK = "run.json", ".lock"
+_claims: list[IO[str]] = []  # open as long as this process lives
 _PACKAGES = ("torch", "numpy", "numba", "nes-py", "gym-super-mario-bros", "opencv-python", "safetensors", "zstandard")
 
 
@@ -49,25 +52,46 @@ class Run:
 
 
 def new_run(project: Path, settings: Settings) -> Run:
-    """A run with a name of its own: the level and the time."""
+    """A run with a name of its own: the level and the time. This process claims it."""
+    folder = project / "checkpoints"
     stem = f"mario-{'+'.join(map(str, settings.levels_played))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     name, number = stem, 1
     while True:
         try:
-            (project / "checkpoints" / name).mkdir(parents=True)  # claims the name: two runs may start in one second
-            return Run(name, project / "checkpoints" / name, project / "models")
-        except FileExistsError:
+            (folder / name).mkdir(parents=True)  # two runs may start in one second
+            break
+        except FileExistsError as error:
+            if not folder.is_dir():
+                raise _not_writable(folder, error) from None
             number += 1
             name = f"{stem}-{number}"
+        except OSError as error:
+            raise _not_writable(folder, error) from None
+    run = Run(name, folder / name, project / "models")
+    claim(run)
+    return run
+
+
+def claim(run: Run) -> None:
+    """Two sessions must not write into one run's folder. The claim ends with the process, however that ends."""
+    try:
+        file = (run.checkpoints / LOCK).open("a")
+        _claims.append(file)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CheckpointError(f"Run {run.name} is still being trained: stop it first, or start a new run.") from None
+    except OSError as error:
+        raise _not_writable(run.checkpoints, error) from None
+
+
+def _not_writable(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{folder} cannot be written ({error.strerror}): checkpoints must go there.")
 
 
 def find_run(project: Path, name: str | None) -> Run:
     """A run by its name, or the one that was saved last."""
     folder = project / "checkpoints"
-    last_saved = {
-        record.parent.name: max((path.stat().st_mtime for path in record.parent.glob("checkpoint-*")), default=0.0)
-        for record in folder.glob(f"*/{RECORD}")
-    }
+    last_saved = {record.parent.name: _last_saved(record.parent) for record in folder.glob(f"*/{RECORD}")}
     if name is None:
         name = max(last_saved, key=last_saved.__getitem__, default=None)
         if name is None or not last_saved[name]:
@@ -77,6 +101,14 @@ def find_run(project: Path, name: str | None) -> Run:
     if name not in last_saved:
         raise CheckpointError(f"There is no run {name!r} in checkpoints/; there are: {', '.join(sorted(last_saved))}.")
     return Run(name, folder / name, project / "models")
+
+
+def _last_saved(folder: Path) -> float:
+    times = [0.0]
+    for path in folder.glob("checkpoint-*"):
+        with contextlib.suppress(FileNotFoundError):  # a run that goes on may remove it at this moment
+            times.append(path.stat().st_mtime)
+    return max(times)
 
 
 def write_record(run: Run, settings: Settings) -> None:

@@ -40,6 +40,7 @@ class Wishes(NamedTuple):
     minutes: float | None
     resume: bool
     resume_name: str | None  # None: the run that was saved last
+    from_best: bool  # resume from the checkpoint that followed the best test
     init: Path | None
     serial: bool
     faults: list[str]  # what is wrong with the command line itself
@@ -52,7 +53,7 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     limits = _limits(wishes, settings)
     shape = network_shape(settings)
     checks = _Checks()
-    checkpoint = checks.run(lambda: _load_checkpoint(resumed, settings, shape, limits))
+    checkpoint = checks.run(lambda: _load_checkpoint(resumed, wishes.from_best, settings, shape, limits))
     weights = checks.run(lambda: load_policy(wishes.init, shape, settings.actions) if wishes.init else None)
     plan = checks.run(lambda: hardware.make_plan(settings, serial=wishes.serial))
     checks.run(lambda: check_rom(settings.emulator))
@@ -133,6 +134,7 @@ def _choose(project: Path, wishes: Wishes) -> tuple[runs.Run | None, ChosenSetti
     try:
         if wishes.resume:
             resumed = runs.find_run(project, wishes.resume_name)
+            runs.claim(resumed)
             saved = runs.read_settings(resumed)
             chosen = choose_settings(saved, {}, wishes.assigned, has_gpu=hardware.has_gpu, base_source="run")
         else:
@@ -166,11 +168,12 @@ class _Checks:
 
 
 def _load_checkpoint(
-    resumed: runs.Run | None, settings: Settings, shape: NetworkShape, limits: Limits
+    resumed: runs.Run | None, from_best: bool, settings: Settings, shape: NetworkShape, limits: Limits
 ) -> Checkpoint | None:
     if resumed is None:
         return None
-    checkpoint = CheckpointStore(resumed.checkpoints, settings.keep_checkpoints).load_newest()
+    store = CheckpointStore(resumed.checkpoints, settings.keep_checkpoints)
+    checkpoint = store.load_best() if from_best else store.load_newest()
     try:
         saved = checkpoint.numbers["network_shape"]
         epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]

@@ -114,6 +114,10 @@ class ParallelSource:
         with contextlib.suppress(OSError):  # the run is ending already, and the doorbell is gone
             self._thread.stop_ringer.ring()
 
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked for a stop."""
+        return self._thread.stop_reason is not None
+
     def collector_figures(self) -> list[CollectorFigures]:
         """How each collector does."""
         return self._watch.figures()
@@ -178,7 +182,6 @@ class SerialSource:
         figures_interval_seconds: float,
     ) -> None:
         self._ledger = ledger
-        self._slots = slots
         self.control = Control(context, 1)
         self._collector = Collector(setup, self.control, slots)
         self._writer, self._reader = create_ring(context, RingShape(1, setup.num_envs, setup.chunk_decisions))
@@ -231,6 +234,10 @@ class SerialSource:
         """From a signal handler: the chunk in hand is finished first."""
         self._stop_reason = reason
 
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked for a stop."""
+        return self._stop_reason is not None
+
     def collector_figures(self) -> list[CollectorFigures]:
         """How the one collector does."""
         return self._watch.figures()
@@ -272,6 +279,7 @@ class _CollectorWatch:
     def __init__(self, readers: list[RingReader], slots: WeightSlots) -> None:
         self._readers = readers
         self._slots = slots
+        self._last_readers = list(readers)  # a collector that was started again has a new one
         self._last = [dict.fromkeys(CollectorStat, 0.0) for _ in readers]
         self._last_time = time.perf_counter()
 
@@ -281,8 +289,9 @@ class _CollectorWatch:
         figures = []
         for number, reader in enumerate(self._readers):
             stats, last = reader.stats, self._last[number]
-            if stats[CollectorStat.RUNNING_SECONDS] < last[CollectorStat.RUNNING_SECONDS]:
-                last = dict.fromkeys(CollectorStat, 0.0)  # it was started again
+            if reader is not self._last_readers[number]:
+                last = dict.fromkeys(CollectorStat, 0.0)
+                self._last_readers[number] = reader
             rate = {stat: (stats[stat] - last[stat]) / seconds for stat in CollectorStat}
             version = int(stats[CollectorStat.WEIGHTS_VERSION])
             figures.append(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mario_rl.checkpoints import CheckpointError, CheckpointStore
+from mario_rl.checkpoints import CheckpointError, CheckpointStore, SaveAbandonedError
 from mario_rl.evaluation.evaluator import Result, unpack_weights
 from mario_rl.evaluation.playing import summarise
 from mario_rl.pipeline import Pipeline
@@ -84,23 +84,26 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     ledger, progress = pipeline.ledger, pipeline.progress
     begun, seconds_before = time.monotonic(), progress.training_seconds
 
-    def save() -> str | None:
+    def save(should_abandon: Callable[[], bool] = lambda: False) -> str | None:
         """Write a checkpoint and the newest policy; why that was not possible, if so."""
         progress.training_seconds = seconds_before + time.monotonic() - begun
         try:
-            pipeline.save(store)
-            card = _card(run, ledger.collected, progress.training_seconds / 60)
-            _export(pipeline, run.newest_model, pipeline.learner.averaged.state_dict(), card)
+            pipeline.save(store, should_abandon)
+        except SaveAbandonedError:
+            return None  # the run was asked to stop, and saves once more when everybody has stopped
         except OSError as error:
             return f"No checkpoint could be written ({error.strerror or error}); the one before it is kept"
-        return None
+        card = _card(run, ledger.collected, progress.training_seconds / 60)
+        return _export(pipeline, run.newest_model, pipeline.learner.averaged.state_dict(), card)
 
     failure = None
     try:
-        reason = _train_until_done(pipeline, limits, run, store, reporter, save)
+        reason = _train_until_done(pipeline, limits, run, store, reporter, lambda: save(pipeline.source.is_stopping))
     finally:
-        pipeline.stop()
-        failure = save()
+        try:
+            pipeline.stop()
+        finally:
+            failure = save()
     minutes = progress.training_seconds / 60
     failure = ledger.failure or failure
     return Outcome(reason, ledger.collected, progress.epoch, minutes, progress.best_distance, failure)
@@ -158,6 +161,7 @@ def _train_until_done(
     if pipeline.slots.version == 0:  # unless a resumed serial run has brought back what its collector acts with
         publisher.publish(learner.num_updates)
     pipeline.start()
+    reporter.begin(pipeline)
     source.limit_collection(flow.collection_limit(ledger.trained))
 
     while True:
@@ -200,8 +204,10 @@ def _train_until_done(
             progress.evaluated_decisions = ledger.collected
             evaluator.request(ledger.collected, minutes(), learner.averaged.state_dict())
         while (result := evaluator.take_result()) is not None:
-            is_best = _note_evaluation(pipeline, run, result)
+            is_best = _note_evaluation(pipeline, result)
             reporter.evaluation(result, is_best=is_best)
+            if is_best and (trouble := _export_best(pipeline, run, result)):
+                reporter.notice(f"[EVAL] {trouble}; training goes on.")
             if limits.goal is not None and (reason := limits.goal.reached(progress.evaluations)):
                 return reason
 
@@ -223,28 +229,33 @@ def _recover(pipeline: Pipeline, store: CheckpointStore) -> str:
     if checkpoint is None:
         pipeline.ledger.fail(f"{trouble}: lower LEARNING_RATE, or look for what is wrong with the rewards.")
         return f"[LEARNER] {trouble}; the run ends."
+    rate_factor = learner.rate_factor / 2  # of what was tried last, which a checkpoint may not know of
     learner.load(checkpoint.tensors, checkpoint.numbers["learner"])
-    learner.rate_factor /= 2
+    learner.rate_factor = rate_factor
+    pipeline.publisher.forget()
     return f"[LEARNER] {trouble}: back to {checkpoint.folder.name}, with {learner.rate_factor:g} of the learning rate."
 
 
-def _note_evaluation(pipeline: Pipeline, run: Run, result: Result) -> bool:
-    """Keep the figures, and the policy if it is the best so far; whether it is."""
-    request, evaluations = result
-    total = summarise(evaluations)
+def _note_evaluation(pipeline: Pipeline, result: Result) -> bool:
+    """Keep the figures; whether they are the best so far."""
+    total = summarise(result.evaluations)
     figures = [total.clear_rate, total.sticky_clear_rate or 0.0, total.mean_distance]
-    best_before = max(pipeline.progress.evaluations, default=None)
+    is_best = all(figures > before for before in pipeline.progress.evaluations)
     pipeline.progress.evaluations.append(figures)
-    if best_before is not None and figures <= best_before:
-        return False
+    pipeline.progress.has_unsaved_best |= is_best
+    return is_best
+
+
+def _export_best(pipeline: Pipeline, run: Run, result: Result) -> str | None:
+    """Keep the policy that was tested; why that was not possible, if so."""
+    request, total = result.request, summarise(result.evaluations)
     card = _card(run, request.decisions, request.minutes) | {
         "clear_rate": total.clear_rate,
         "sticky_clear_rate": total.sticky_clear_rate,
         "mean_distance": round(total.mean_distance, 1),
         "mean_reward": round(total.mean_reward, 1),
     }
-    _export(pipeline, run.best_model, unpack_weights(request.weights), card)
-    return True
+    return _export(pipeline, run.best_model, unpack_weights(request.weights), card)
 
 
 def _card(run: Run, decisions: int, minutes: float) -> dict[str, Any]:
@@ -258,7 +269,12 @@ def _card(run: Run, decisions: int, minutes: float) -> dict[str, Any]:
     }
 
 
-def _export(pipeline: Pipeline, path: Path, state: dict[str, torch.Tensor], card: dict[str, Any]) -> None:
+def _export(pipeline: Pipeline, path: Path, state: dict[str, torch.Tensor], card: dict[str, Any]) -> str | None:
+    """Write a policy; why that was not possible, if so."""
     settings = pipeline.settings
     policy = Policy(state, pipeline.network_shape, settings.actions, settings.frame_skip, settings.levels_played)
-    export_policy(path, policy, card)
+    try:
+        export_policy(path, policy, card)
+    except OSError as error:
+        return f"{path.name} could not be written ({error.strerror or error})"
+    return None

@@ -1,11 +1,16 @@
 """Runs small enough for tests: tiny networks, few emulators, everything else as a user has it."""
 
 import importlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import psutil
 
 from mario_rl.config import choose_settings, read_config_module
 from mario_rl.telemetry.console import Console
@@ -34,6 +39,7 @@ SMALL = {
     "EVALUATION_DECISIONS": 0,  # a further process that imports torch
     "LEARNER_THREADS": 1,  # two tests run at a time
 }
+started: "list[subprocess.Popen[str]]" = []  # by this test; conftest.py looks after what is left of them
 
 
 class Lines(Console):
@@ -56,30 +62,33 @@ def small_settings(**changes):
 
 
 def copy_project(folder: Path) -> Path:
-    """The project as a user has it after a clone, with nothing in checkpoints/ and models/."""
+    """The project as a user has it after a clone, with nothing in checkpoints/ and models/.
+
+    The package itself is not copied but found (see `start`): each copy would compile the emulator anew, for 30 s.
+    """
     for name in ("mario_rl_optimized.py", "config_optimized.py"):
         shutil.copy(PROJECT / name, folder / name)
-    shutil.copytree(PROJECT / "mario_rl", folder / "mario_rl", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def command(project: Path, *arguments: str, **changes) -> list[str]:
-    """A run of a copied project; with nes-py, because each copy would compile the fast emulator anew, for 30 s."""
-    settings = SMALL | {"EMULATOR": "nes_py"} | changes
-    options = [f"--set={name}={value}" for name, value in settings.items()]
+    """A run of a copied project."""
+    options = [f"--set={name}={value}" for name, value in (SMALL | changes).items()]
     return [sys.executable, str(project / "mario_rl_optimized.py"), *options, *arguments]
 
 
 def start(arguments: list[str]) -> "subprocess.Popen[str]":
     """Start a run in a process group of its own, as a shell does."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
     )
+    started.append(process)
+    return process
 
 
 def finish(process: "subprocess.Popen[str]", timeout_seconds: float = 90) -> tuple[int, str, str]:
@@ -89,3 +98,44 @@ def finish(process: "subprocess.Popen[str]", timeout_seconds: float = 90) -> tup
 
 def run(arguments: list[str]) -> tuple[int, str, str]:
     return finish(start(arguments))
+
+
+def only_run(project):
+    (folder,) = (project / "checkpoints").iterdir()
+    return folder
+
+
+def saved_numbers(run_folder):
+    return json.loads((max(run_folder.glob("checkpoint-*")) / "numbers.json").read_text())
+
+
+def segments():
+    """Named shared memory of this machine that stays: ours is unlinked within a moment, in other tests at this time."""
+    looks = []
+    for _ in range(2):
+        looks.append({path.name for path in Path("/dev/shm").iterdir()})
+        time.sleep(0.2)
+    return set.intersection(*looks)
+
+
+def wait_for(process, pattern):
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if re.search(pattern, line):
+            return lines
+    raise AssertionError(f"{pattern!r} never came:\n{''.join(lines)}\n{process.stderr.read()}")
+
+
+def children_of(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def collectors_of(process):
+    return [child for child in children_of(process) if "spawn_main" in " ".join(child.cmdline())]
+
+
+def alive(processes):
+    """Those that still run after a moment. A zombie does not: the test machine's init may be slow to reap it."""
+    psutil.wait_procs(processes, timeout=5)
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

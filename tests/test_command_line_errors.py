@@ -9,7 +9,7 @@ import pytest
 
 from mario_rl import command_line
 from mario_rl.stop_signals import StopSignals
-from tests.small_runs import copy_project
+from tests.small_runs import PROJECT, copy_project
 
 OPTIONS = ("--set", "--epochs", "--minutes", "--decisions", "--resume", "--init", "--seed", "--world", "--stage")
 OPTIONS += ("--serial",)
@@ -35,13 +35,12 @@ def elsewhere(tmp_path):
 @pytest.fixture
 def main(project, monkeypatch, capsys):
     """`main` in this process, for the project's copy: exit code and the lines on stderr."""
-    monkeypatch.setattr(command_line, "PROJECT", project)
     monkeypatch.setattr(sys, "path", [str(project), *sys.path])
     monkeypatch.delitem(sys.modules, "config_optimized", raising=False)  # the copy's is imported instead
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments):
-        code = command_line.main(StopSignals(), list(arguments))
+        code = command_line.main(project, StopSignals(), list(arguments))
         output = capsys.readouterr()
         assert output.out == ""  # the plan is printed only when all is well
         return code, output.err.splitlines()
@@ -57,7 +56,7 @@ def run_script(project, folder, *arguments):
     return subprocess.run(
         [sys.executable, str(project / "mario_rl_optimized.py"), *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
         timeout=60,

@@ -11,6 +11,7 @@ from mario_rl.emulation.rules import Level
 from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.policies import Policy, export_policy
 from mario_rl.stop_signals import StopSignals
+from tests.small_runs import PROJECT
 
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 RUN = 3
@@ -30,11 +31,10 @@ def model(tmp_path):
 @pytest.fixture
 def main(monkeypatch, tmp_path, capsys):
     """Exit code, stdout and stderr."""
-    monkeypatch.setattr(command_line, "PROJECT", tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words):
-        code = command_line.main(StopSignals(), [str(word) for word in words])
+        code = command_line.main(tmp_path, StopSignals(), [str(word) for word in words])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -119,7 +119,7 @@ def test_two_mistakes_are_told_at_once(main, model):
 @pytest.mark.parametrize("command", ["evaluate", "record", "plot"])
 def test_every_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as ended:
-        command_line.main(StopSignals(), [command, "--help"])
+        command_line.main(PROJECT, StopSignals(), [command, "--help"])
     assert ended.value.code == 0
     assert f"mario_rl_optimized.py {command}" in capsys.readouterr().out
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import subprocess
 
 import pytest
@@ -108,6 +109,9 @@ def test_too_many_updates_that_are_no_numbers_lead_back_to_the_last_checkpoint(t
     assert "with 0.5 of the learning rate" in returns[0]
     assert "6 updates in a row" in outcome.failure  # the rewards stay as they are, so in the end it gives up
     assert pipeline.learner.num_bad_updates >= 6 * len(returns)
+    assert [re.search(r"with ([\d.]+) of", line)[1] for line in returns[:-1]] == ["0.5", "0.25", "0.125", "0.0625"]
+    newest = CheckpointStore(tmp_path / "checkpoints", 2).load_newest()
+    assert newest.numbers["learner"]["rate_factor"] == 1 / 16  # a resume does not bring back the rate that failed
     for tensor in pipeline.learner.tensors().values():
         assert tensor.isfinite().all()
 

@@ -22,7 +22,7 @@ from mario_rl.pipeline import connect, network_shape
 from mario_rl.policies import FORMAT, OBSERVATION, Policy, PolicyError, export_policy, read_policy
 from mario_rl.stop_signals import StopSignals
 from mario_rl.training import Limits
-from tests.small_runs import Lines, small_settings
+from tests.small_runs import PROJECT, Lines, small_settings
 
 SHAPE = NetworkShape((2, 2, 2), 4, 7, value_bins=4)
 STATE = {name: tensor.contiguous() for name, tensor in QNetwork(SHAPE).state_dict().items()}
@@ -109,7 +109,7 @@ def saved(tmp_path_factory):
     pipeline.publisher.publish(0)
     pipeline.start()
     pipeline.source.wait_for_work(lambda: pipeline.ledger.collected > 40, None)
-    pipeline.save(CheckpointStore(folder, keep=1))
+    pipeline.save(CheckpointStore(folder, keep=1), lambda: False)
     yield chosen, folder, pipeline
     pipeline.stop()
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_with_any_value_changed_is_restored_or_refused(saved, tmp_p
 
     run = runs.Run("changed", folder, tmp_path / "models")
     try:
-        loaded = session._load_checkpoint(run, chosen, network_shape(chosen), Limits(epochs=10**6))
+        loaded = session._load_checkpoint(run, False, chosen, network_shape(chosen), Limits(epochs=10**6))
     except UserError as error:
         one_sentence(error)
         return
@@ -163,8 +163,9 @@ def test_a_checkpoint_with_any_value_changed_is_restored_or_refused(saved, tmp_p
 
 
 WORDS = st.sampled_from(
-    ["--set", "--epochs", "--minutes", "--decisions", "--resume", "--init", "--seed", "--world", "--stage", "--serial",
-     "evaluate", "record", "plot", "--out", "--episodes", "--sticky", "--json", "--", "-", "BATCH_SIZE=8", "1", "0.5"]
+    ["--set", "--epochs", "--minutes", "--decisions", "--resume", "--from-best", "--init", "--seed", "--world",
+     "--stage", "--serial", "evaluate", "record", "plot", "--out", "--episodes", "--sticky", "--json", "--", "-",
+     "BATCH_SIZE=8", "1", "0.5"]
 )  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def test_any_command_line_ends_with_a_sentence(capsys, monkeypatch, words):
     arguments = [*words, "--set=BATCH_SIZE=nonsense"]  # so that nothing starts, whatever else is right
     code = None
     try:
-        code = command_line.main(StopSignals(), arguments)
+        code = command_line.main(PROJECT, StopSignals(), arguments)
     except SystemExit as end:  # argparse's own way out
         code = end.code
     errors = capsys.readouterr().err

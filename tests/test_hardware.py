@@ -148,7 +148,7 @@ def test_compile_on_with_a_compiler_is_on(no_compiler, tmp_path):
 
 
 def test_compile_off_is_off_on_a_gpu_too():
-    mode, choice = hardware._choose_compilation(small_settings(COMPILE="off"), GPU, 1)
+    mode, choice = hardware._choose_compilation(small_settings(COMPILE="off"), GPU, 1, 1)
     assert (mode, choice.value) == (None, "off")
 
 
@@ -156,8 +156,8 @@ def test_a_single_gpu_with_a_compiler_compiles_and_several_do_not(monkeypatch):
     monkeypatch.setattr(hardware, "has_compiler", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     settings = small_settings(COMPILE="auto")
-    assert hardware._choose_compilation(settings, GPU, 1)[0] == "reduce-overhead"
-    mode, choice = hardware._choose_compilation(settings, GPU, 2)
+    assert hardware._choose_compilation(settings, GPU, 1, 1)[0] == "reduce-overhead"
+    mode, choice = hardware._choose_compilation(settings, GPU, 2, 1)
     assert mode is None
     assert "USE_DATA_PARALLEL" in choice.reason
 
@@ -165,7 +165,7 @@ def test_a_single_gpu_with_a_compiler_compiles_and_several_do_not(monkeypatch):
 def test_a_gpu_older_than_triton_knows_does_not_compile(monkeypatch):
     monkeypatch.setattr(hardware, "has_compiler", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
-    mode, choice = hardware._choose_compilation(small_settings(COMPILE="on"), GPU, 1)
+    mode, choice = hardware._choose_compilation(small_settings(COMPILE="on"), GPU, 1, 1)
     assert mode is None
     assert "older" in choice.reason
 

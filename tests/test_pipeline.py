@@ -87,8 +87,9 @@ def test_a_resumed_run_may_count_its_epochs_otherwise(tmp_path, one_thread):
     assert second.progress.num_episodes == 4
 
 
-def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread):
-    settings = small_settings(CHECKPOINT_REPLAY=False, **one_thread)
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread, prioritized):
+    settings = small_settings(CHECKPOINT_REPLAY=False, PRIORITIZED_REPLAY=prioritized, **one_thread)
     first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=140))
     updates = first.learner.num_updates
     assert updates > 0

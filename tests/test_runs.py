@@ -3,6 +3,7 @@ import importlib.metadata
 import json
 import os
 import re
+import subprocess
 import sys
 import types
 
@@ -12,8 +13,8 @@ import torch
 from mario_rl import runs
 from mario_rl.checkpoints import CheckpointError, CheckpointStore
 from mario_rl.config import choose_settings
-from mario_rl.runs import find_run, git_commit, new_run, read_settings, write_record
-from tests.small_runs import small_settings
+from mario_rl.runs import claim, find_run, git_commit, new_run, read_settings, write_record
+from tests.small_runs import PROJECT, small_settings
 
 SETTINGS = small_settings(WORLD=3, STAGE=2)
 
@@ -172,3 +173,31 @@ def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
     git_commit.cache_clear()
     assert git_commit() == "unknown"
     git_commit.cache_clear()
+
+
+# --- Who may write ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_another_session_trains_is_refused_until_that_ends(project):
+    run = started_run(project, "mario-1-1-a", 1)
+    code = "import sys; from pathlib import Path; from mario_rl.runs import Run, claim; "
+    code += f"claim(Run('mario-1-1-a', Path({str(run.checkpoints)!r}), Path('.'))); print('claimed', flush=True); "
+    code += "sys.stdin.read()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT
+    )
+    with other:
+        assert other.stdout.readline() == "claimed\n"
+        with pytest.raises(CheckpointError, match="Run mario-1-1-a is still being trained: stop it first"):
+            claim(run)
+        other.kill()
+        other.wait()
+        claim(run)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(project):
+    (project / "checkpoints").write_text("a file in the way")  # a read-only disk answers another error the same way
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written \(.*\): checkpoints must go there"):
+        new_run(project, SETTINGS)
+    with pytest.raises(CheckpointError, match="mario-1-1-a cannot be written"):
+        claim(runs.Run("mario-1-1-a", project / "checkpoints" / "mario-1-1-a", project / "models"))

@@ -28,6 +28,7 @@ STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
 START_SECONDS = 120.0  # until the first heartbeat: torch is imported, and nes-py plays through eight title screens
 YOUNG_SECONDS = 30.0  # a collector that dies younger than this waits longer and longer before it is started again
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+DOUBT_SECONDS = 2.0  # between a suspicion and a kill: after Ctrl-Z and fg, everybody's heartbeat looks old for a moment
 HOUR_SECONDS = 3600.0
 
 
@@ -73,6 +74,7 @@ class _Care:
     is_gone: bool = False  # set by the consolidation thread, at the end-of-file
     restart_at: float | None = None
     num_young_deaths: int = 0
+    suspected_at: float | None = None  # when its heartbeat was first found to be too old
     hung_seconds: float | None = None  # for which it had given no sign of life when it was killed
 
 
@@ -112,10 +114,15 @@ class Supervisor:
                 name=f"collector-{setup.number}",
                 daemon=True,
             )
-            process.start()
-            # Now the child holds the only other end: when it dies, we read end-of-file.
-            sent.close()
-            writer.close()
+            try:
+                process.start()
+            except OSError:
+                received.close()
+                raise
+            finally:
+                # Now the child holds the only other end: when it dies, we read end-of-file.
+                sent.close()
+                writer.close()
         return process, received
 
     def note_gone(self, collector: int) -> None:
@@ -129,19 +136,22 @@ class Supervisor:
             if not care.is_gone:
                 self._check_heartbeat(number, care, now)
             elif care.restart_at is None:
-                self._plan_restart(number, care, now)
+                self._plan_restart(number, care, now, self._failure_of(number))
             elif now >= care.restart_at:
                 self._restart(number, care)
 
     def _check_heartbeat(self, number: int, care: _Care, now: float) -> None:
         beat = float(self.readers[number].memory.stats.array[CollectorStat.HEARTBEAT])
         silent_seconds = now - (beat or care.started_at)
-        if silent_seconds > (self.rules.hang_seconds if beat else START_SECONDS) and care.hung_seconds is None:
+        if silent_seconds <= (self.rules.hang_seconds if beat else START_SECONDS):
+            care.suspected_at = None
+        elif care.suspected_at is None:
+            care.suspected_at = now
+        elif now - care.suspected_at > DOUBT_SECONDS and care.hung_seconds is None:
             care.hung_seconds = silent_seconds
             care.process.kill()  # which also ends a stopped process; its end-of-file follows
 
-    def _plan_restart(self, number: int, care: _Care, now: float) -> None:
-        reason = self._failure_of(number)
+    def _plan_restart(self, number: int, care: _Care, now: float, reason: str) -> None:
         while self._restart_times and now - self._restart_times[0] > HOUR_SECONDS:
             self._restart_times.popleft()
         if len(self._restart_times) >= self.rules.max_per_hour:
@@ -159,15 +169,24 @@ class Supervisor:
         self.on_notice(f"{reason.rstrip()}\n[COLLECTOR] {number} is started again ({count}).")
 
     def _restart(self, number: int, care: _Care) -> None:
-        writer, reader = create_ring(self.context, self.ring_shape)
         # Another seed each time, or a bug in the game that killed it would be played once more.
         key = (*care.setup.seed.spawn_key, care.num_starts)
         setup = care.setup._replace(seed=np.random.SeedSequence(care.setup.seed.entropy, spawn_key=key))
-        care.failures.close()
-        self.control.grant_decisions(number, 0)  # grants are counted from a collector's start
-        care.process, care.failures = self._start_process(setup, writer)
         care.started_at, care.num_starts = time.monotonic(), care.num_starts + 1
-        care.restart_at = care.hung_seconds = None
+        self.control.grant_decisions(number, 0)  # grants are counted from a collector's start
+        try:
+            writer, reader = create_ring(self.context, self.ring_shape)
+            try:
+                process, failures = self._start_process(setup, writer)
+            except OSError:
+                reader.close()
+                raise
+        except OSError as error:  # no memory, no process or no file is left on this machine, for now
+            self._plan_restart(number, care, care.started_at, f"Collector {number} cannot be started again: {error}.")
+            return
+        care.failures.close()
+        care.process, care.failures = process, failures
+        care.restart_at = care.suspected_at = care.hung_seconds = None
         old_reader, self.readers[number] = self.readers[number], reader
         self._writers[number] = writer
         care.is_gone = False

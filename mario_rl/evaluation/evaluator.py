@@ -31,6 +31,7 @@ STICKY_FROM_CLEAR_RATE = 0.9
 MAX_CPU_SHARE = 0.04  # of all cores, on average: after a long test there is a long pause
 # Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
 NICENESS = 5
+MAX_DEATHS = 3  # in a row; then there is no evaluation any more
 
 
 class EvaluatorSetup(NamedTuple):
@@ -144,24 +145,37 @@ class EvaluatorProcess:
 
     def _run(self) -> None:
         connection = None
+        num_deaths = 0  # since the last answer
         while (request := self._requests.get()) is not None:
-            connection = connection or self._start_child()
-            if connection is None:
-                return
             begun = time.monotonic()
             try:
+                connection = connection or self._start_child()
+                if connection is None:
+                    return
                 connection.send(request)
                 answer = connection.recv()
             except (EOFError, OSError):
-                if not self._ending:
-                    logger.warning("The evaluator process has ended; training goes on without evaluation.")
-                break
-            self._rests_until = begun + answer.cpu_seconds / (MAX_CPU_SHARE * num_cores())
-            self._results.put(Result(request, answer.evaluations))
+                if connection is not None:
+                    self._bury(connection)
+                connection = None
+                num_deaths += 1
+                if self._ending or num_deaths >= MAX_DEATHS:
+                    break
+                logger.warning("The evaluator process has ended; the next evaluation starts another.")
+            else:
+                num_deaths = 0
+                self._rests_until = begun + answer.cpu_seconds / (MAX_CPU_SHARE * num_cores())
+                self._results.put(Result(request, answer.evaluations))
             self._busy = False
             self._on_result()
-        if connection is not None and self._process is not None:
-            connection.close()
+        if connection is not None:
+            self._bury(connection)
+        elif not self._ending:
+            logger.warning("The evaluator process ended %d times; training goes on without evaluation.", num_deaths)
+
+    def _bury(self, connection: "Connection[Request, _Answer]") -> None:
+        connection.close()  # which ends a child that lives
+        if self._process is not None:
             self._process.join()
 
     def _start_child(self) -> "Connection[Request, _Answer] | None":
@@ -170,12 +184,12 @@ class EvaluatorProcess:
             if self._ending:
                 return None
             ours, theirs = self._context.Pipe()
-            with ready_for_children():
-                self._process = self._context.Process(
+            with theirs, ready_for_children():  # then the child holds the only other end: its death is end-of-file
+                process = self._context.Process(
                     target=run_evaluator, args=(self._setup, theirs), name="evaluator", daemon=True
                 )
-                self._process.start()
-            theirs.close()  # now the child holds the only other end: when it dies, we read end-of-file
+                process.start()
+            self._process = process
             return ours
 
 

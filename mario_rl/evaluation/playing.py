@@ -24,6 +24,7 @@ from mario_rl.network import QNetwork, scale_pictures
 NUM_STARTS = 31
 STICKY_PROBABILITY = 0.1
 NUM_STICKY_EPISODES = 100
+NO_PROGRESS_DECISIONS = 150  # 10 s: for models, whose files do not tell what it was in training
 
 
 class Episode(NamedTuple):

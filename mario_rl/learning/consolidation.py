@@ -90,8 +90,8 @@ class Consolidation:
         old = self._readers[collector]
         self._earlier_drops += int(old.stats[CollectorStat.DECISIONS_DROPPED])
         old.close()
-        self._readers[collector] = reader
         self.committed[collector] = 0
+        self._readers[collector] = reader
         self._interrupt(collector, reader.memory.shape.num_envs)
 
     def _append(self, collector: int, rows: Rows, continues: bool) -> None:

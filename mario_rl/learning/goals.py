@@ -8,11 +8,10 @@ layer. A thread that loses its core to a collector then delays nobody but itself
 import copy
 
 import torch
-from torch import Tensor
 
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.learning.losses import double_q_goals
-from mario_rl.network import QNetwork, scale_pictures
+from mario_rl.network import QNetwork, copy_weights, scale_pictures
 from mario_rl.replay.sampler import SampleBuffer
 
 
@@ -30,11 +29,10 @@ class GoalsAhead:
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
         self._next_states = torch.empty(shape, memory_format=torch.channels_last)
 
-    @torch.no_grad()
     def refresh(self) -> None:
         """Copy the networks as they are now. Called by the learner's thread while the sampling thread rests."""
         for mine, theirs in zip(self._copies, self._sources, strict=True):
-            torch._foreach_copy_(_tensors(mine), _tensors(theirs))
+            copy_weights(theirs, mine)
 
     def fill(self, sample: SampleBuffer) -> None:
         """Compute the goals of a sample call, a micro-batch at a time."""
@@ -54,7 +52,3 @@ class GoalsAhead:
                 if sample.goals is None:
                     sample.goals = torch.empty(sample.size, *goals.shape[1:])
                 sample.goals[rows] = goals
-
-
-def _tensors(network: QNetwork) -> list[Tensor]:
-    return [*network.parameters(), *network.buffers()]

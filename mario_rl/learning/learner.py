@@ -1,4 +1,4 @@
-"""The learner: networks, optimizer, and the update. Runs in the main thread of the learner process."""
+"""The learner: networks, optimizer, and the update. Runs in the main thread; with TRAINING_WORKERS, in theirs."""
 
 import copy
 import logging
@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.learning.goals import GoalsAhead
 from mario_rl.learning.losses import LossFigures, MicroBatch, OutputFunction, double_q_loss
-from mario_rl.network import NetworkShape, QNetwork, eval_twin, scale_pictures
+from mario_rl.learning.transfer import Transfer
+from mario_rl.network import NetworkShape, QNetwork, copy_weights, eval_twin
 from mario_rl.replay.sampler import SampleBuffer
 
 logger = logging.getLogger(__name__)
@@ -180,6 +180,7 @@ class Learner:
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.online.parameters(), self.rules.max_gradient_norm)
         # float16 gradients overflow now and then, and GradScaler leaves those steps out by itself; a loss never should.
+        # Asking waits for the device, once an update.
         is_good = bool(self._is_finite if self.scaler.is_enabled() else self._is_finite & torch.isfinite(norm))
         self._is_finite.fill_(True)
         if is_good:
@@ -206,11 +207,9 @@ class Learner:
         mine, theirs = self._averages
         torch._foreach_lerp_(mine, theirs, 1.0 / (1.0 + self.rules.weight_averaging * self.num_updates))
 
-    @torch.no_grad()
     def copy_to_target(self) -> None:
         """Make the target equal to the online network, BatchNorm's statistics included."""
-        for mine, theirs in zip(self.target.state_dict().values(), self.online.state_dict().values(), strict=True):
-            mine.copy_(theirs)
+        copy_weights(self.online, self.target)
 
     @torch.no_grad()
     def _follow_softly(self) -> None:
@@ -222,7 +221,7 @@ class Learner:
             mine.copy_(theirs)
 
     def take_figures(self) -> LearnerFigures | None:
-        """Means since the last call; the only place that waits for the device. None when nothing was trained."""
+        """Means since the last call. None when nothing was trained."""
         if not self._num_micro_batches:
             return None
         loss, td_error, q_value = (self._sums / self._num_micro_batches).tolist()
@@ -248,7 +247,11 @@ class Learner:
 
     def numbers(self) -> dict[str, Any]:
         """Everything a checkpoint keeps as JSON."""
-        return {"num_updates": self.num_updates, "scaler": self.scaler.state_dict()}
+        return {
+            "num_updates": self.num_updates,
+            "rate_factor": self.rate_factor,
+            "scaler": self.scaler.state_dict(),
+        }
 
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Continue from a checkpoint. The learning rate is today's setting, not the saved one."""
@@ -268,6 +271,7 @@ class Learner:
         if self.scaler.is_enabled() and numbers["scaler"]:
             self.scaler.load_state_dict(numbers["scaler"])
         self.num_updates = numbers["num_updates"]
+        self.rate_factor = float(numbers.get("rate_factor", 1.0))
         self.num_bad_updates_in_a_row = 0
 
     def load_policy(self, state: dict[str, Tensor]) -> None:
@@ -287,61 +291,6 @@ class Learner:
         # Only the function is compiled: the modules, and so their state_dict, stay as they are.
         mode = self._execution.compile_mode
         return loss if mode is None else torch.compile(loss, mode=mode)
-
-
-class Transfer:
-    """Fixed buffers between a sample call and the network: uint8 on the device, then scaled floats, channels last."""
-
-    def __init__(self, sample_size: int, batch_size: int, device: torch.device, prioritized: bool) -> None:
-        self._batch_size = batch_size
-        # On a CPU the sample is used where it lies; a GPU has a copy of its own.
-        self._copy: tuple[Tensor, ...] | None = None
-        self._copied: torch.cuda.Event | None = None
-        if device.type != "cpu":
-            self._copy = tuple(t.to(device) for t in SampleBuffer(sample_size, prioritized=prioritized).tensors())
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._source: tuple[Tensor, ...] = ()
-        self._goals: Tensor | None = None
-        self._td_errors: Tensor | None = None
-        shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
-        self._states, self._next_states = (
-            torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
-        )
-
-    def load(self, next_sample: Callable[[], SampleBuffer]) -> None:
-        """Take a new sample call. Asking for it allows the sampler to refill the one before."""
-        if self._copied is not None:
-            self._copied.synchronize()  # the last copies have left the pinned memory that may be refilled now
-        sample = next_sample()
-        self._source, self._goals, self._td_errors = sample.tensors(), sample.goals, sample.td_errors
-        if self._copy is not None and self._copied is not None:
-            for mine, theirs in zip(self._copy, self._source, strict=True):
-                mine.copy_(theirs, non_blocking=True)
-            self._copied.record()
-            self._source = self._copy
-
-    def micro_batch(self, part: int) -> MicroBatch:
-        """The part-th micro-batch of the sample call."""
-        rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
-        pictures, actions, returns, discounts, *weights = (tensor[rows] for tensor in self._source)
-        return MicroBatch(
-            states=scale_pictures(pictures[:, 0], out=self._states),
-            actions=actions,
-            goals=None if self._goals is None else self._goals[rows],
-            next_states=scale_pictures(pictures[:, 1], out=self._next_states) if self._goals is None else None,
-            returns=returns,
-            discounts=discounts,
-            weights=weights[0] if weights else None,
-        )
-
-    def note_errors(self, part: int, td_errors: Tensor) -> None:
-        """Let the sampler know how wrong each guess of a micro-batch was, where it wants to."""
-        if self._td_errors is None:
-            return
-        rows = slice(part * self._batch_size, (part + 1) * self._batch_size)
-        self._td_errors[rows].copy_(td_errors, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
 
 
 class _Outputs(nn.Module):

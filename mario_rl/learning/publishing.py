@@ -58,6 +58,10 @@ class WeightPublisher:
             self._requests.put("cpu")
         return True
 
+    def forget(self) -> None:
+        """The count of updates was set back: the next publication is new, whatever its number."""
+        self._published_updates = -1
+
     def republish(self, state: dict[str, Tensor]) -> None:
         """Bring back what an exact resume was acting with. Only before anything runs."""
         for name, tensor in state.items():

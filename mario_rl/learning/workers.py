@@ -14,13 +14,13 @@ import queue
 import threading
 
 import torch
-from torch import Tensor
 
-from mario_rl.learning.learner import Learner, Transfer
+from mario_rl.learning.learner import Learner
 from mario_rl.learning.losses import double_q_loss
 from mario_rl.learning.read_write_lock import ReadWriteLock
 from mario_rl.learning.sampling import SampleAhead, SampleInline
-from mario_rl.network import eval_twin
+from mario_rl.learning.transfer import Transfer
+from mario_rl.network import copy_weights, eval_twin
 
 
 class LoneWorker:
@@ -137,13 +137,8 @@ class _Worker:
                     self._learner.step_with(self._online, figures)
         return rules.micro_batches_per_round * rules.batch_size
 
-    @torch.no_grad()
     def _take_weights(self) -> None:
         self._online.zero_grad(set_to_none=False)
         with self._lock.reading():
             for mine, theirs in ((self._online, self._learner.online), (self._target, self._learner.target)):
-                torch._foreach_copy_(_tensors(mine), _tensors(theirs))
-
-
-def _tensors(network: torch.nn.Module) -> list[Tensor]:
-    return [*network.parameters(), *network.buffers()]
+                copy_weights(theirs, mine)

@@ -47,7 +47,6 @@ class JsonLinesSink:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_broken = False  # in the middle of a line
-        path.touch()
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """One row."""
@@ -67,6 +66,7 @@ class ForgivingSink:
     """A sink whose failures are one sentence for the user and nothing else."""
 
     def __init__(self, make_sink: Callable[[], MetricSink], name: str, on_notice: Callable[[str], None]) -> None:
+        self._make_sink = make_sink
         self._name = name
         self._on_notice = on_notice
         self._has_failed = False
@@ -76,9 +76,9 @@ class ForgivingSink:
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """One row, if it can be written."""
-        if self._sink is not None:
-            with self._forgiving():
-                self._sink.write(metrics, decisions, minutes)
+        with self._forgiving():
+            self._sink = self._sink or self._make_sink()
+            self._sink.write(metrics, decisions, minutes)
 
     def close(self) -> None:
         """No more rows."""

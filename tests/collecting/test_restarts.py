@@ -1,16 +1,20 @@
 """Collectors that die or hang, with real processes, real signals and real rings. Chunks carry checksums here."""
 
+import copy
 import functools
 import os
 import random
+import resource
 import signal
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from mario_rl.channels.experience_ring import CollectorStat, RingShape
+from mario_rl.collecting.exploration import EpsilonLadder
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.hardware import make_plan
 from mario_rl.pipeline import connect
@@ -19,16 +23,49 @@ from tests.small_runs import Lines, small_settings
 PATIENCE_SECONDS = 60.0
 
 
+class _FailsOnce(EpsilonLadder):
+    """Travels to a collector like the real one, and there, once in all, something goes wrong in the middle of play."""
+
+    marker: Path
+    num_calls = 0
+
+    def epsilons(self, decisions):
+        self.num_calls += 1  # one a tick
+        if self.num_calls > 50 and not self.marker.exists():
+            self.marker.touch()
+            self.go_wrong()
+        return super().epsilons(decisions)
+
+
+class Raises(_FailsOnce):
+    def go_wrong(self):
+        raise RuntimeError("the game has eaten itself")
+
+
+class NeverReturns(_FailsOnce):
+    def go_wrong(self):
+        while True:
+            pass
+
+
+def sabotage(run, number, kind, marker):
+    """Have a collector fail once, when it plays."""
+    ladder = copy.copy(run.source._setups[number].ladder)
+    ladder.__class__, ladder.marker = kind, marker
+    run.source._setups[number] = run.source._setups[number]._replace(ladder=ladder)
+
+
 class Run:
     """Collectors that play without limits, and a thread that looks after them as the main loop does."""
 
-    def __init__(self, **changes):
+    def __init__(self, prepare=lambda run: None, **changes):
         settings = small_settings(**({"REPLAY_RATIO": 0.0, "BUFFER_SIZE": 4_800} | changes))
         assert choose_emulator(settings.emulator, print) == settings.emulator  # compiled, as in a session
         self.console = Lines()
         self.pipeline = connect(settings, make_plan(settings, serial=False), self.console, serial=False)
         self.ledger, self.source, self.replay = self.pipeline.ledger, self.pipeline.source, self.pipeline.replay
         self.supervisor = self.source._supervisor
+        prepare(self)
         self.pipeline.publisher.publish(0)
         self.pipeline.start()
         self.source.limit_collection(None)
@@ -51,7 +88,9 @@ class Run:
 
     def plays(self, number):
         """Whether the collector, as it was last started, has had a chunk committed."""
-        return self.source.consolidation.committed[number] > 0
+        consolidation = self.source.consolidation
+        is_read = consolidation._readers[number] is self.supervisor.readers[number]
+        return is_read and consolidation.committed[number] > 0
 
     def stop(self):
         if self._ending:
@@ -68,8 +107,8 @@ def run(monkeypatch):
     monkeypatch.setattr("mario_rl.pipeline.RingShape", functools.partial(RingShape, checked=True))
     runs = []
 
-    def start(**changes):
-        runs.append(Run(**changes))
+    def start(*arguments, **changes):
+        runs.append(Run(*arguments, **changes))
         return runs[-1]
 
     yield start
@@ -77,12 +116,9 @@ def run(monkeypatch):
         one.stop()
 
 
-def written(one):
-    return sum(int(reader.stats[CollectorStat.DECISIONS_WRITTEN]) for reader in one.supervisor.readers)
-
-
 def assert_accounts_balance(one):
-    """Every decision that was counted is in replay, or was overwritten there; and nobody counts what was lost."""
+    """Of a run that is stopped: each decision counted is in replay or was overwritten there; nobody counts the lost."""
+    assert one.source.num_lost >= 0
     assert int(one.replay.written_end.sum()) >= one.ledger.collected  # and final pictures besides
     assert one.ledger.collected == sum(one.source.consolidation.committed) + one.source._collected_before
 
@@ -99,8 +135,39 @@ def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weight
     assert one.ledger.collected > before
     assert one.supervisor.readers[0].stats[CollectorStat.WEIGHTS_VERSION] == one.pipeline.slots.version == 2
     assert any("Collector 0 was killed by SIGKILL" in line for line in one.console.lines)
-    assert one.source.num_lost >= 0
+    one.stop()
     assert_accounts_balance(one)
+
+
+def test_a_collector_that_raises_is_started_again_and_its_traceback_is_shown(run, tmp_path):
+    one = run(lambda run: sabotage(run, 1, Raises, tmp_path / "raised"))
+    one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(1))
+    (notice,) = [line for line in one.console.lines if "[COLLECTOR]" in line]
+    assert "Collector 1 failed" in notice
+    assert "RuntimeError: the game has eaten itself" in notice
+    assert "[COLLECTOR] 1 is started again (1 of 20 restarts within an hour)" in notice
+
+
+def test_a_collector_whose_emulator_never_returns_is_killed_and_started_again(run, tmp_path):
+    one = run(lambda run: sabotage(run, 0, NeverReturns, tmp_path / "hung"), HANG_SECONDS=2.0)
+    one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(0))
+    assert any("Collector 0 gave no sign of life" in line for line in one.console.lines)
+    assert one.process(1).is_alive()
+
+
+def test_a_restart_for_which_the_machine_has_no_room_is_tried_again(run):
+    one = run()
+    one.wait_until(lambda: one.plays(0) and one.plays(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        # No file more than there are now: neither pipes nor processes can be made.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds(), hard))
+        os.kill(one.process(0).pid, signal.SIGKILL)
+        one.wait_until(lambda: any("cannot be started again" in line for line in one.console.lines))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(0))
+    assert one.ledger.failure is None
 
 
 def test_a_stopped_collector_is_noticed_killed_and_started_again(run):

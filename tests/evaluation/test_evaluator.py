@@ -61,11 +61,30 @@ def test_a_stop_does_not_wait_for_the_answer(evaluator):
     assert not _children()
 
 
-def test_a_child_that_is_killed_ends_evaluation_with_a_word_and_nothing_else(evaluator, caplog):
-    evaluator.request(1, 0.0, _network(RUN).state_dict())
+def _kill_child():
     while not _children():
         time.sleep(0.01)
     os.kill(_children()[0].pid, signal.SIGKILL)
+
+
+def test_a_child_that_is_killed_is_replaced_with_the_next_request(evaluator, caplog):
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    _kill_child()
+    assert evaluator.arrived.acquire(timeout=10)
+    assert "the next evaluation starts another" in caplog.text
+    assert evaluator.is_idle
+    assert not evaluator.has_results
+    evaluator.request(2, 0.0, _network(RUN).state_dict())
+    assert evaluator.arrived.acquire(timeout=60)
+    assert evaluator.take_result().request.decisions == 2
+
+
+def test_children_that_die_again_and_again_end_evaluation_and_nothing_else(evaluator, caplog):
+    for number in range(evaluator_module.MAX_DEATHS):
+        evaluator.request(number, 0.0, _network(RUN).state_dict())
+        _kill_child()
+        if number < evaluator_module.MAX_DEATHS - 1:
+            assert evaluator.arrived.acquire(timeout=10)
     evaluator._thread.join(10)
     assert not evaluator._thread.is_alive()
     assert "training goes on without evaluation" in caplog.text

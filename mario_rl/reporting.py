@@ -65,8 +65,6 @@ class Reporter:
             "processor/batches": processor.batches,
             "processor/drops": processor.drops,
             "processor/consolidated_queue": processor.consolidated_queue,
-            "collectors/restarts": pipeline.source.num_restarts,
-            "collectors/lost_decisions": pipeline.source.num_lost,
             "weights/version": pipeline.slots.version,
             "run/epoch": pipeline.progress.epoch,
             "run/clears": pipeline.progress.num_clears,
@@ -81,7 +79,7 @@ class Reporter:
             }
         for number, figures in enumerate(pipeline.source.collector_figures()):
             metrics |= _collector_metrics(number, figures)
-        metrics |= self._lock(pipeline)
+        metrics |= _accounts(pipeline) | self._lock(pipeline)
         self._console.line(
             main_line(
                 MainFigures(
@@ -121,6 +119,10 @@ class Reporter:
             share,
             f"epoch {progress.epoch:,} · {decisions:,} decisions · {self._rates} · best {progress.best_distance:,} px",
         )
+
+    def finish(self, pipeline: Pipeline, minutes: float) -> None:
+        """Everybody has stopped: the accounts as they stand."""
+        self._write(_accounts(pipeline), pipeline.ledger.collected, minutes)
 
     def close(self) -> None:
         """Flush the metrics."""
@@ -164,6 +166,18 @@ class Reporter:
             "locks/hold_seconds": report.hold_seconds,
             "locks/contention_ratio": report.contention_ratio,
         } | pipeline.trainer.take_lock_metrics()
+
+
+def _accounts(pipeline: Pipeline) -> Metrics:
+    """Where every decision has gone. While collectors play, they may be a commit apart."""
+    source, replay = pipeline.source, pipeline.replay
+    return {
+        "collectors/restarts": source.num_restarts,
+        "collectors/written_decisions": source.num_written,
+        "collectors/lost_decisions": source.num_lost,
+        "replay/decisions": replay.num_decisions,
+        "replay/overwritten_decisions": replay.num_overwritten,
+    }
 
 
 def _evaluation_metrics(group: str, total: Totals) -> Metrics:

@@ -213,10 +213,15 @@ def _does_not_fit(checkpoint: Checkpoint, error: Exception) -> CheckpointError:
 def _summary(outcome: Outcome, run: runs.Run, max_epochs: int) -> str:
     more = f" --epochs {outcome.epochs + 500}" if outcome.epochs >= max_epochs else ""
     best = f" (best: {_shown(run.best_model)})" if run.best_model.exists() else ""
+    restarts = (
+        f"Collectors were started again {outcome.num_restarts:,} times; {outcome.num_lost:,} decisions were lost.\n"
+        if outcome.num_restarts
+        else ""
+    )
     return (
         f"Done: {outcome.reason}. {outcome.decisions:,} decisions and {outcome.epochs:,} epochs "
         f"in {outcome.minutes:.1f} minutes; best distance {outcome.best_distance:,}.\n"
-        f"Model: {_shown(run.newest_model)}{best}\n"
+        f"{restarts}Model: {_shown(run.newest_model)}{best}\n"
         f"Go on with: python mario_rl_optimized.py --resume {run.name}{more}"
     )
 

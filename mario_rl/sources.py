@@ -76,6 +76,7 @@ class ParallelSource:
         self._watch = _CollectorWatch(readers, slots)
         self._collected_before = 0  # by earlier sessions of a resumed run, and by collectors that are gone
         self._limit: int | None = 0
+        self._written_before = 0  # by collectors that are gone
         self.num_lost = 0  # decisions that went with the rings of collectors that died
 
     def start(self) -> None:
@@ -142,6 +143,11 @@ class ParallelSource:
         """How often collectors were started again."""
         return self._supervisor.num_restarts
 
+    @property
+    def num_written(self) -> int:
+        """Decisions that collectors have put into their rings, those that died included; since this session's start."""
+        return self._written_before + sum(int(stats[CollectorStat.DECISIONS_WRITTEN]) for stats in self.total_stats())
+
     def _collector_gone(self, number: int) -> None:
         """In the consolidation thread: all that it had handed over is committed; the main loop does the rest."""
         self._supervisor.note_gone(number)
@@ -151,7 +157,9 @@ class ParallelSource:
         """In the main loop: settle the old ring's account, and have the new one read."""
         committed = self.consolidation.committed[number]
         self._collected_before += committed
-        self.num_lost += int(old_reader.stats[CollectorStat.DECISIONS_WRITTEN]) - committed
+        written = int(old_reader.stats[CollectorStat.DECISIONS_WRITTEN])
+        self._written_before += written
+        self.num_lost += written - committed
         self._thread.replace_ring(number, self._supervisor.readers[number])
         self.limit_collection(self._limit)
 
@@ -253,6 +261,11 @@ class SerialSource:
         self._writer.close()
 
     num_restarts = num_lost = 0  # no process that could die
+
+    @property
+    def num_written(self) -> int:
+        """Decisions that went through the ring; since this session's start."""
+        return int(self._reader.stats[CollectorStat.DECISIONS_WRITTEN])
 
     def kill(self) -> None:
         """No process to end."""

@@ -76,6 +76,8 @@ class Outcome(NamedTuple):
     epochs: int
     minutes: float  # of the whole run
     best_distance: int
+    num_restarts: int  # of collectors
+    num_lost: int  # decisions that were in their rings
     failure: str | None
 
 
@@ -105,8 +107,17 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
         finally:
             failure = save()
     minutes = progress.training_seconds / 60
-    failure = ledger.failure or failure
-    return Outcome(reason, ledger.collected, progress.epoch, minutes, progress.best_distance, failure)
+    reporter.finish(pipeline, minutes)
+    return Outcome(
+        reason=reason,
+        decisions=ledger.collected,
+        epochs=progress.epoch,
+        minutes=minutes,
+        best_distance=progress.best_distance,
+        num_restarts=pipeline.source.num_restarts,
+        num_lost=pipeline.source.num_lost,
+        failure=ledger.failure or failure,
+    )
 
 
 def _train_until_done(

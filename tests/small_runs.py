@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -77,11 +78,11 @@ def command(project: Path, *arguments: str, **changes) -> list[str]:
     return [sys.executable, str(project / "mario_rl_optimized.py"), *options, *arguments]
 
 
-def start(arguments: list[str]) -> "subprocess.Popen[str]":
+def start(arguments: list[str], stdout: Any = subprocess.PIPE) -> "subprocess.Popen[str]":
     """Start a run in a process group of its own, as a shell does."""
     process = subprocess.Popen(
         arguments,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

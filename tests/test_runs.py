@@ -157,7 +157,7 @@ def test_a_resumed_run_adds_its_session_to_the_record(record, monkeypatch):
     write_record(runs.Run("x", record.parent, record.parent), SETTINGS)
     commands = [session["command"][2:] for session in json.loads(record.read_text())["sessions"]]
     assert commands == [["--seed", "3"], ["--resume"]]
-    assert [path.name for path in record.parent.iterdir()] == [runs.RECORD]
+    assert [path.name for path in record.parent.iterdir()] == [runs.LOCK, runs.RECORD]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"settings": []}', b"{}", b"\xff\xfe"])

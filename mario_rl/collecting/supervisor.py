@@ -26,7 +26,7 @@ from mario_rl.collecting.collector import Collector, CollectorSetup, collect_unt
 
 STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
 START_SECONDS = 120.0  # until the first heartbeat: torch is imported, and nes-py plays through eight title screens
-YOUNG_SECONDS = 30.0  # a collector that dies younger than this waits longer and longer before it is started again
+YOUNG_SECONDS = 10.0  # whoever dies younger, or hardly begins to play, waits longer and longer until the next start
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
 DOUBT_SECONDS = 2.0  # between a suspicion and a kill: after Ctrl-Z and fg, everybody's heartbeat looks old for a moment
 HOUR_SECONDS = 3600.0

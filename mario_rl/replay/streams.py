@@ -7,7 +7,7 @@ Shared by two threads of the learner process without a lock. The consolidation t
 reads. Rows are counted from the stream's beginning and never renumbered, so `written_end` says everything: a row lies
 at `number % length`, is complete if `number < written_end`, and may be overwritten if `number < claimed_end - length`.
 An append claims rows first, writes, and then counts them; a sampler checks the claim after its gather
-(`uniform.py`). CPython's own lock orders those steps.
+(`sampler.py`). CPython's own lock orders those steps.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ BYTES_PER_STORED_ROW = FRAME_BYTES + 1 + 4 + 1 + 1
 GUARD_ROWS = 64
 
 
-_BEGINS = int(Mark.START | Mark.BREAK)  # a plain int: arithmetic with enums costs microseconds
+_BEGINS, _FINAL = int(Mark.START | Mark.BREAK), int(Mark.FINAL)  # plain: arithmetic with enums costs microseconds
 
 
 class StoredRows(NamedTuple):
@@ -65,11 +65,17 @@ class ReplayStreams:
             self.history.reshape(shape),
         )
         self._must_break = np.ones(num_streams, np.bool_)
+        self.num_overwritten = 0  # decisions that lay here once, since this process started
 
     @property
     def num_rows(self) -> int:
         """Rows in memory now."""
         return int((self.written_end - np.maximum(self.first_kept, self.written_end - self.length)).sum())
+
+    @property
+    def num_decisions(self) -> int:
+        """Rows in memory now without the final pictures, on which nobody decided."""
+        return self.num_rows - int(np.count_nonzero(self.marks & _FINAL))
 
     def interrupt(self, stream: int) -> None:
         """What comes next in this stream does not continue what is there."""
@@ -90,11 +96,13 @@ class ReplayStreams:
         marks[self._must_break[group], 0] |= np.uint8(Mark.BREAK)
         self._must_break[group] = False
         history = self._history_of(group, begin, marks)
+        rows_before, finals_overwritten = self.num_rows, 0
         done = 0
         while done < count:  # twice at most: up to the stream's end, then from its beginning
             at = (begin + done) % self.length
             part = min(count - done, self.length - at)
             here, there = slice(done, done + part), (group, slice(at, at + part))
+            finals_overwritten += np.count_nonzero(self._by_stream.marks[there] & _FINAL)
             self._by_stream.frame[there] = rows.frame[:, here].reshape(num_envs, part, FRAME_BYTES)
             self._by_stream.action[there] = rows.action[:, here]
             self._by_stream.reward[there] = rows.reward[:, here]
@@ -102,6 +110,7 @@ class ReplayStreams:
             self._by_stream.history[there] = history[:, here]
             done += part
         self.written_end[group] = begin + count
+        self.num_overwritten += rows_before + num_envs * count - self.num_rows - int(finals_overwritten)
 
     def _history_of(self, group: slice, begin: int, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Rows since the last start or break, three at most."""  # [envs, T]

@@ -50,7 +50,8 @@ class JsonLinesSink:
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """One row."""
-        rounded = {name: float(f"{value:.6g}") for name, value in metrics.items()}
+        # Counts stay exact; of measurements, six digits are more than enough.
+        rounded = {name: int(v) if float(v).is_integer() else float(f"{v:.6g}") for name, v in metrics.items()}
         line = json.dumps({"decisions": decisions, "minutes": round(minutes, 4), "metrics": rounded}) + "\n"
         was_broken, self._is_broken = self._is_broken, True
         # Opened for each line: a run in progress can be plotted, and a disk that was full is no matter once it is not.

@@ -21,7 +21,7 @@ FLAG_BONUS = 8.0  # for the flag: what running on for ever would be worth (0.8 a
 PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
 
 # --- Collectors: processes that play ----------------------------------------------------------------------------------
-NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or 130 with nes-py
+NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or about 100 with nes-py
 ENVS_PER_PROCESS = 4  # emulators a collector: one policy call decides for all of them
 CHUNK_DECISIONS = 32  # ticks a collector writes before it rings: 4 x 32 experiences = 0.9 MB at once
 REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together: 10,000 for each of 4 collectors
@@ -42,7 +42,7 @@ BUFFER_SIZE = 50_000  # was 10,000; single frames are stored, so 50,000 experien
 EXPERIENCE_BATCH_SIZE = 1_000  # a commit moves at least so many into replay, or what is there after half a second
 WARMUP_EXPERIENCES = 10_000  # learning begins when replay holds so many: earlier batches would repeat themselves
 REPLAY_RATIO = 8.0  # experiences trained on for each one collected; whoever runs ahead waits. 0 switches it off
-PRIORITIZED_REPLAY = False  # draw what was guessed wrong more often; uniform is simpler, and measured as good here
+PRIORITIZED_REPLAY = False  # draw what was guessed wrong more often; no level was trained with it from start to end
 PRIORITY_EXPONENT = 0.6  # how strongly the error counts: 0 is uniform, 1 in proportion to it
 PRIORITY_CORRECTION = 0.4  # how much less such samples count in the loss: 0 not at all, 1 makes up for all of it ...
 PRIORITY_CORRECTION_DECISIONS = 400_000  # ... which is reached after so many decisions
@@ -50,7 +50,7 @@ PRIORITY_CORRECTION_DECISIONS = 400_000  # ... which is reached after so many de
 # --- Learning ---------------------------------------------------------------------------------------------------------
 BATCH_SIZE = 512  # was 256; one forward and backward of this size is a micro-batch
 GRADIENT_ACCUMULATION_STEPS = 4  # micro-batches an optimizer step: 4 x 512 = an effective batch of 2,048
-TRAINING_WORKERS = 1  # one worker that makes four steps a sample call starves nobody; four workers fight for the GIL
+TRAINING_WORKERS = 1  # more are as fast as one on two cores (docs/benchmarks.md, `locks`), with older gradients
 TRAINING_STEPS_PER_SAMPLE = 4  # micro-batches drawn by one sample call; no experience is used twice because of it
 LEARNING_RATE = 1e-3  # Adam's at the start ...
 FINAL_LEARNING_RATE = 1e-4  # ... and after LEARNING_RATE_DECAY_DECISIONS: large steps learn fast, small ones hold still
@@ -109,7 +109,7 @@ _COLLECTORS = min(_CORES, 16) if EMULATOR == "nes_py" else max(1, min(_CORES // 
 CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # 1,400 instead of 560 samples/s on a core (docs/benchmarks.md)
     "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
-    "BATCH_SIZE": 64,  # larger batches are hardly faster a sample on a CPU, and fewer updates learn less
+    "BATCH_SIZE": 64,  # 128 would be 1.3 times as fast a sample, but fewer, larger updates learned less
     "REPLAY_RATIO": 4.0,  # the learner is the limit: new experience teaches more than old one once more
     "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 64 samples, 6,400 decisions
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit

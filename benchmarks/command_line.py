@@ -28,9 +28,11 @@ STUDIES = (
     "learner",
     "gil",
     "locks",
+    "recovery",
 )
 USER_ERROR = 2
 QUIET_SHARE = 0.15
+_UNITS = {"x": "x", "s": " s"}  # that stand behind a figure
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -139,11 +141,7 @@ def _show(console: Console, result: StudyResult) -> None:
 def _figure(value: float, ratio: Ratio) -> str:
     if ratio.unit == "share":
         return f"{value:.2%}"
-    return (
-        f"{value:,.0f}"
-        if value >= 100 or ratio.unit == "count"
-        else f"{value:.3g}{ratio.unit if ratio.unit == 'x' else ''}"
-    )
+    return f"{value:,.0f}" if value >= 100 or ratio.unit == "count" else f"{value:.3g}{_UNITS.get(ratio.unit, '')}"
 
 
 def _as_json(machine: dict[str, str | int], results: dict[str, StudyResult]) -> dict[str, object]:

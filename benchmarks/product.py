@@ -4,7 +4,7 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,10 +58,15 @@ class ProductFigures(NamedTuple):
 
 
 class _Silent(Console):
-    """A study prints its own table."""
+    """A study prints its own table; it may listen to what a run would print."""
+
+    def __init__(self, on_line: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__()
+        self._on_line = on_line
 
     def line(self, text: str) -> None:
-        """Nothing."""
+        """Print nothing."""
+        self._on_line(text)
 
 
 class _Recorder:
@@ -136,11 +141,11 @@ def nes_py_changes() -> dict[str, Any]:
     }
 
 
-def connect_silently(settings: Settings) -> Pipeline:
+def connect_silently(settings: Settings, on_line: Callable[[str], None] = lambda text: None) -> Pipeline:
     """The pipeline, ready to start."""
     plan = make_plan(settings, serial=False)
     prepare(plan)
-    return connect(settings, plan, _Silent(), serial=False)
+    return connect(settings, plan, _Silent(on_line), serial=False)
 
 
 def run_product(settings: Settings, seconds: float) -> ProductFigures:

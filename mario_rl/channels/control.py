@@ -8,7 +8,7 @@ from multiprocessing.context import SpawnContext
 
 import numpy as np
 
-from mario_rl.channels.shared_array import SharedArray
+from mario_rl.channels.shared_array import shared_array
 
 UNLIMITED = np.iinfo(np.int64).max
 
@@ -17,9 +17,9 @@ class Control:
     """One block for all collectors."""
 
     def __init__(self, context: SpawnContext, num_collectors: int) -> None:
-        self._stop = SharedArray(context, np.int64, (1,))
-        self._decisions = SharedArray(context, np.int64, (1,))
-        self._granted_decisions = SharedArray(context, np.int64, (num_collectors,))
+        self._stop = shared_array(context, np.int64, (1,))
+        self._decisions = shared_array(context, np.int64, (1,))
+        self._granted_decisions = shared_array(context, np.int64, (num_collectors,))
 
     @property
     def stop(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from mario_rl.channels.doorbell import Listener, Ringer, create_doorbell
-from mario_rl.channels.shared_array import SharedArray
+from mario_rl.channels.shared_array import shared_arrays
 from mario_rl.experience import BYTES_PER_ROW, FIELDS, Rows
 
 WhenFull = Literal["wait", "drop"]
@@ -70,11 +70,16 @@ class _RingMemory:
     def __init__(self, context: SpawnContext, shape: RingShape) -> None:
         self.shape = shape
         leading = (shape.num_slots, shape.num_envs, shape.chunk_decisions)
-        self.columns = [SharedArray(context, field.dtype, leading + field.shape) for field in FIELDS]
-        self.sequence = SharedArray(context, np.int64, (shape.num_slots,))
-        self.checksum = SharedArray(context, np.int64, (shape.num_slots,))
-        self.counters = SharedArray(context, np.int64, (16,))
-        self.stats = SharedArray(context, np.float64, (len(CollectorStat),))
+        *self.columns, self.sequence, self.checksum, self.counters, self.stats = shared_arrays(
+            context,
+            [
+                *((field.dtype, leading + field.shape) for field in FIELDS),
+                (np.int64, (shape.num_slots,)),
+                (np.int64, (shape.num_slots,)),
+                (np.int64, (16,)),
+                (np.float64, (len(CollectorStat),)),
+            ],
+        )
 
     def slot(self, number: int) -> Rows:
         index = number % self.shape.num_slots

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mario_rl.channels.shared_array import SharedArray
+from mario_rl.channels.shared_array import ALIGNMENT_BYTES, shared_array
 
-ALIGNMENT_BYTES = 64
 NUM_SLOTS = 2
 
 
@@ -43,9 +42,9 @@ class WeightSlots:
             place = _TensorPlace(name, tensor.dtype, tuple(tensor.shape), offset)
             self._places.append(place)
             offset += -(-place.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        self._bytes = SharedArray(context, np.uint8, (NUM_SLOTS, offset))
-        self._checksums = SharedArray(context, np.int64, (NUM_SLOTS,))
-        self._version = SharedArray(context, np.int64, (1,))
+        self._bytes = shared_array(context, np.uint8, (NUM_SLOTS, offset))
+        self._checksums = shared_array(context, np.int64, (NUM_SLOTS,))
+        self._version = shared_array(context, np.int64, (1,))
 
     @property
     def version(self) -> int:

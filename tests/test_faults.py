@@ -6,11 +6,12 @@ import re
 import subprocess
 
 import pytest
+import torch
 
-from mario_rl.checkpoints import CheckpointStore
+from mario_rl.checkpoints import CheckpointError, CheckpointStore, check_disk
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.hardware import make_plan
-from mario_rl.pipeline import connect
+from mario_rl.pipeline import connect, network_shape
 from mario_rl.reporting import Reporter
 from mario_rl.runs import Run
 from mario_rl.training import Limits, train
@@ -82,6 +83,14 @@ def test_a_run_that_cannot_be_saved_in_the_end_says_so(tmp_path):
         assert "No checkpoint could be written (No space left on device)" in outcome.failure
 
 
+def test_a_disk_without_room_for_checkpoints_is_refused_before_anything_starts(tmp_path):
+    settings = small_settings(BUFFER_SIZE=20_000)
+    expected = pytest.raises(CheckpointError, match=r"Checkpoints need up to \d+ MB and 1 MB are free in .*: make room")
+    with small_disk(tmp_path / "disk", kilobytes=1_000), expected:
+        check_disk(tmp_path / "disk" / "checkpoints", settings, network_shape(settings))
+    check_disk(tmp_path / "checkpoints", settings, network_shape(settings))  # here there is room
+
+
 def poisoned(value, after_updates):
     """Rewards that are no numbers, from some update on."""
 
@@ -114,6 +123,27 @@ def test_too_many_updates_that_are_no_numbers_lead_back_to_the_last_checkpoint(t
     assert newest.numbers["learner"]["rate_factor"] == 1 / 16  # a resume does not bring back the rate that failed
     for tensor in pipeline.learner.tensors().values():
         assert tensor.isfinite().all()
+
+
+def test_weights_that_are_no_numbers_are_left_behind_and_training_goes_on(tmp_path):
+    def prepare(pipeline):
+        train_as_usual, poisonings = pipeline.trainer.train, []
+
+        def train():
+            if pipeline.learner.num_updates >= 20 and not poisonings:
+                poisonings.append(pipeline.learner.num_updates)
+                with torch.no_grad():
+                    pipeline.learner.online.value.weight[0, 0] = math.nan
+            return train_as_usual()
+
+        pipeline.trainer.train = train
+
+    console = Lines()
+    outcome, pipeline = train_serially(tmp_path, console, 800, prepare, REPLAY_RATIO=2.0, MAX_BAD_UPDATES=6)
+    assert outcome.failure is None
+    assert len([line for line in console.lines if "back to checkpoint-" in line]) == 1
+    assert pipeline.learner.num_bad_updates == 6
+    assert all(tensor.isfinite().all() for tensor in pipeline.learner.tensors().values())
 
 
 def test_it_stops_at_once_where_that_is_wanted(tmp_path):

@@ -1,10 +1,11 @@
 """The training loop, from top to bottom. Runs in the main thread of the learner process."""
 
 import contextlib
+import functools
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,14 +82,30 @@ class Outcome(NamedTuple):
     failure: str | None
 
 
+@dataclass(frozen=True)
+class _Clock:
+    """The time of this session, and of the whole run."""
+
+    seconds_before: float  # of earlier sessions
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def session_seconds(self) -> float:
+        return time.monotonic() - self.begun
+
+    @property
+    def run_seconds(self) -> float:
+        return self.seconds_before + self.session_seconds
+
+
 def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, reporter: Reporter) -> Outcome:
     """Train until a limit, a stop request or a failure; then stop everybody and save, whatever the reason."""
     ledger, progress = pipeline.ledger, pipeline.progress
-    begun, seconds_before = time.monotonic(), progress.training_seconds
+    clock = _Clock(progress.training_seconds)
 
     def save(should_abandon: Callable[[], bool] = lambda: False) -> str | None:
         """Write a checkpoint and the newest policy; why that was not possible, if so."""
-        progress.training_seconds = seconds_before + time.monotonic() - begun
+        progress.training_seconds = clock.run_seconds
         try:
             pipeline.save(store, should_abandon)
         except SaveAbandonedError:
@@ -100,7 +117,8 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
 
     failure = None
     try:
-        reason = _train_until_done(pipeline, limits, run, store, reporter, lambda: save(pipeline.source.is_stopping))
+        save_now_and_then = functools.partial(save, pipeline.source.is_stopping)
+        reason = _train_until_done(pipeline, limits, clock, run, store, reporter, save_now_and_then)
     finally:
         try:
             pipeline.stop()
@@ -123,6 +141,7 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
 def _train_until_done(
     pipeline: Pipeline,
     limits: Limits,
+    clock: _Clock,
     run: Run,
     store: CheckpointStore,
     reporter: Reporter,
@@ -132,10 +151,6 @@ def _train_until_done(
     settings, ledger, flow, progress = pipeline.settings, pipeline.ledger, pipeline.flow, pipeline.progress
     learner, source, publisher = pipeline.learner, pipeline.source, pipeline.publisher
     evaluator = pipeline.evaluator
-    begun, seconds_before = time.monotonic(), progress.training_seconds
-
-    def minutes() -> float:
-        return (seconds_before + time.monotonic() - begun) / 60
 
     def may_train() -> bool:
         return flow.may_train(ledger.collected, ledger.trained)
@@ -157,7 +172,7 @@ def _train_until_done(
         )
 
     def limit_reached() -> str | None:
-        return limits.reached(progress.epoch, ledger.collected, time.monotonic() - begun)
+        return limits.reached(progress.epoch, ledger.collected, clock.session_seconds)
 
     def there_is_work() -> bool:
         return (
@@ -177,7 +192,7 @@ def _train_until_done(
 
     while True:
         # Sleep (or, in serial mode, play) until there is something to do or to show.
-        remaining = None if limits.minutes is None else max(0.0, begun + limits.minutes * 60 - time.monotonic())
+        remaining = None if limits.minutes is None else max(0.0, limits.minutes * 60 - clock.session_seconds)
         waited_since = time.perf_counter()
         source.wait_for_work(there_is_work, remaining)
         reporter.add_wait(time.perf_counter() - waited_since)
@@ -200,7 +215,7 @@ def _train_until_done(
             progress.num_episodes += len(episodes)
             progress.best_distance = max(progress.best_distance, *(episode.distance for episode in episodes))
             progress.num_clears += sum(episode.cleared for episode in episodes)
-            reporter.epoch(pipeline, episodes, minutes())
+            reporter.epoch(pipeline, episodes, clock.run_seconds / 60)
             save_is_due |= progress.epoch % settings.checkpoint_epochs == 0
             if settings.cache_clear_epochs and progress.epoch % settings.cache_clear_epochs == 0:
                 torch.cuda.empty_cache()  # does nothing without a GPU
@@ -213,7 +228,7 @@ def _train_until_done(
         # Tests are played elsewhere: here they are asked for, and their results noted.
         if evaluation_is_due():
             progress.evaluated_decisions = ledger.collected
-            evaluator.request(ledger.collected, minutes(), learner.averaged.state_dict())
+            evaluator.request(ledger.collected, clock.run_seconds / 60, learner.averaged.state_dict())
         while (result := evaluator.take_result()) is not None:
             is_best = _note_evaluation(pipeline, result)
             reporter.evaluation(result, is_best=is_best)
@@ -226,7 +241,7 @@ def _train_until_done(
         if save_is_due and (trouble := save()):
             reporter.notice(f"[CHECKPOINT] {trouble}; training goes on, and the next one is tried as usual.")
         shown_decisions = ledger.collected
-        reporter.progress(pipeline, limits.share(progress.epoch, shown_decisions, time.monotonic() - begun))
+        reporter.progress(pipeline, limits.share(progress.epoch, shown_decisions, clock.session_seconds))
 
 
 def _recover(pipeline: Pipeline, store: CheckpointStore) -> str:

@@ -32,6 +32,7 @@ MAX_CPU_SHARE = 0.04  # of all cores, on average: after a long test there is a l
 # Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
 NICENESS = 5
 MAX_DEATHS = 3  # in a row; then there is no evaluation any more
+MAX_TEST_SECONDS = 3_600.0  # whoever takes longer hangs
 
 
 class EvaluatorSetup(NamedTuple):
@@ -153,6 +154,8 @@ class EvaluatorProcess:
                 if connection is None:
                     return
                 connection.send(request)
+                if not connection.poll(MAX_TEST_SECONDS):
+                    raise TimeoutError
                 answer = connection.recv()
             except (EOFError, OSError):
                 if connection is not None:
@@ -174,7 +177,8 @@ class EvaluatorProcess:
             logger.warning("The evaluator process ended %d times; training goes on without evaluation.", num_deaths)
 
     def _bury(self, connection: "Connection[Request, _Answer]") -> None:
-        connection.close()  # which ends a child that lives
+        connection.close()
+        self.kill()
         if self._process is not None:
             self._process.join()
 

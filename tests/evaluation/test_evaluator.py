@@ -79,6 +79,22 @@ def test_a_child_that_is_killed_is_replaced_with_the_next_request(evaluator, cap
     assert evaluator.take_result().request.decisions == 2
 
 
+def test_a_child_that_hangs_is_killed_and_replaced(evaluator, monkeypatch):
+    monkeypatch.setattr(evaluator_module, "MAX_TEST_SECONDS", 1.0)
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    while not _children():
+        time.sleep(0.01)
+    (child,) = _children()
+    child.suspend()
+    assert evaluator.arrived.acquire(timeout=10)
+    assert not child.is_running()
+    assert not evaluator.has_results
+    monkeypatch.undo()
+    evaluator.request(2, 0.0, _network(RUN).state_dict())
+    assert evaluator.arrived.acquire(timeout=60)
+    assert evaluator.take_result().request.decisions == 2
+
+
 def test_children_that_die_again_and_again_end_evaluation_and_nothing_else(evaluator, caplog):
     for number in range(evaluator_module.MAX_DEATHS):
         evaluator.request(number, 0.0, _network(RUN).state_dict())

@@ -78,7 +78,9 @@ def run(quick: bool) -> StudyResult:
     ]
     waits = quotient(figure(PRODUCT, "lock_wait_share"), figure(ORIGINAL, "lock_wait_share"))
     ratios = {
-        "times the original's experience rate": at_least(times(PRODUCT, ORIGINAL), 2.5, "x"),
+        "times the original's experience rate, at equal network and replay ratio": at_least(
+            times(PRODUCT, ORIGINAL), 2.5, "x"
+        ),
         "time lost at locks, of the original's": at_most(waits, 0.1, "x"),
         "share of the learner's time without experience": as_is(figure(PRODUCT, "learner_wait_share"), "share"),
         "share of a collector's time waiting for a ring": at_most(figure(PRODUCT, "ring_wait_share"), 0.01, "share"),

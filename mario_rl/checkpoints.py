@@ -28,7 +28,7 @@ from torch import Tensor
 
 from mario_rl.config import Settings
 from mario_rl.errors import UserError
-from mario_rl.files import sync_folder, write_durably
+from mario_rl.files import open_durably, sync_folder, write_durably
 from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.replay.streams import FRAME_BYTES, ReplayStreams, StoredRows
 
@@ -82,22 +82,26 @@ class CheckpointStore:
         target = self.folder / f"checkpoint-{number:06d}{BEST if is_best else ''}"
         temporary = self.folder / f".saving-{number:06d}"
         shutil.rmtree(temporary, ignore_errors=True)
-        contents = {TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})}
-        if replay is not None:
-            contents[REPLAY], layout = _pack_replay(replay, replay_budget_seconds, should_abandon)
-            numbers = numbers | {"replay": layout}
-        contents[NUMBERS] = json.dumps(numbers).encode()
-        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-        contents[MANIFEST] = json.dumps({"format": FORMAT, "sha256": hashes}).encode()
         try:
             temporary.mkdir(parents=True)
+            hashes = {}
+            if replay is not None:
+                path = temporary / REPLAY
+                hashes[REPLAY], layout = _write_replay(path, replay, replay_budget_seconds, should_abandon)
+                numbers = numbers | {"replay": layout}
+            contents = {
+                TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()}),
+                NUMBERS: json.dumps(numbers).encode(),
+            }
+            hashes |= {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+            contents[MANIFEST] = json.dumps({"format": FORMAT, "sha256": hashes}).encode()
             for name, content in contents.items():
                 write_durably(temporary / name, content)
             sync_folder(temporary)
             _verify(temporary)
             temporary.rename(target)
             sync_folder(self.folder)
-        except OSError:
+        except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint would keep a full disk full
             raise
         self._prune()
@@ -178,10 +182,10 @@ def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams, streams_per_co
     return True
 
 
-def _pack_replay(
-    replay: ReplayStreams, budget_seconds: float, should_abandon: Callable[[], bool]
-) -> tuple[bytes, dict[str, Any]]:
-    """Blocks of rows, newest first, until the time is over; the streams take turns.
+def _write_replay(
+    path: Path, replay: ReplayStreams, budget_seconds: float, should_abandon: Callable[[], bool]
+) -> tuple[str, dict[str, Any]]:
+    """Blocks of rows, newest first, until the time is over; the streams take turns. The file's hash and its layout.
 
     Appends may go on meanwhile: rows are copied first, and a block whose rows were claimed by then is left out.
     """
@@ -189,27 +193,30 @@ def _pack_replay(
     compressor = zstandard.ZstdCompressor(level=1)
     counters = replay.counters()
     unsaved = {stream: counters["written_end"][stream] for stream in range(replay.num_streams)}
-    packed = bytearray()
+    digest, offset = hashlib.sha256(), 0
     blocks: list[dict[str, int]] = []
-    while unsaved:
-        for stream, end in list(unsaved.items()):
-            if should_abandon():
-                raise SaveAbandonedError
-            begin = max(replay.oldest(stream), end - ROWS_PER_BLOCK)
-            counters["first_kept"][stream] = end
-            if begin >= end or (time.monotonic() > deadline and blocks):
-                del unsaved[stream]
-                continue
-            rows = replay.read(stream, begin, end)
-            if begin < int(replay.claimed_end[stream]) - replay.length:
-                del unsaved[stream]
-                continue
-            content = compressor.compress(b"".join(np.ascontiguousarray(column).tobytes() for column in rows))
-            blocks.append({"stream": stream, "begin": begin, "offset": len(packed), "size": len(content)})
-            packed += content
-            unsaved[stream] = begin
+    with open_durably(path) as file:
+        while unsaved:
+            for stream, end in list(unsaved.items()):
+                if should_abandon():
+                    raise SaveAbandonedError
+                begin = max(replay.oldest(stream), end - ROWS_PER_BLOCK)
+                counters["first_kept"][stream] = end
+                if begin >= end or (time.monotonic() > deadline and blocks):
+                    del unsaved[stream]
+                    continue
+                rows = replay.read(stream, begin, end)
+                if begin < int(replay.claimed_end[stream]) - replay.length:
+                    del unsaved[stream]
+                    continue
+                content = compressor.compress(b"".join(np.ascontiguousarray(column).tobytes() for column in rows))
+                file.write(content)
+                digest.update(content)
+                blocks.append({"stream": stream, "begin": begin, "offset": offset, "size": len(content)})
+                offset += len(content)
+                unsaved[stream] = begin
     layout = {"num_streams": replay.num_streams, "length": replay.length}
-    return bytes(packed), layout | {"blocks": blocks, "counters": counters}
+    return digest.hexdigest(), layout | {"blocks": blocks, "counters": counters}
 
 
 def _unpack_rows(content: bytes) -> StoredRows:

@@ -1,15 +1,25 @@
 """Writing files so that a crash leaves the old one or the new one, never half of one."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def open_durably(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write to; in the end, wait until it is on disk."""
+    with open(path, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file and wait until it is on disk."""
-    with open(path, "wb") as file:
+    with open_durably(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

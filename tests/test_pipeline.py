@@ -90,12 +90,14 @@ def test_a_resumed_run_may_count_its_epochs_otherwise(tmp_path, one_thread):
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread, prioritized):
     settings = small_settings(CHECKPOINT_REPLAY=False, PRIORITIZED_REPLAY=prioritized, **one_thread)
-    first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=140))
+    first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=300))
     updates = first.learner.num_updates
     assert updates > 0
-    second, missing = _train(tmp_path, settings, Limits(epochs=1_000, decisions=280), resume=True)
+    second, missing = _train(tmp_path, settings, Limits(epochs=1_000, decisions=440), resume=True)
     assert any("replay starts empty" in sentence for sentence in missing)
     assert second.learner.num_updates > updates
+    if prioritized:  # priorities of rows that are gone would hide those that come
+        assert (second.sampler._admitted_end <= second.replay.written_end).all()
 
 
 def test_the_replay_ratio_is_kept_in_parallel_and_nothing_is_dropped(tmp_path):

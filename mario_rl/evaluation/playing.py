@@ -24,6 +24,7 @@ from mario_rl.network import QNetwork, scale_pictures
 NUM_STARTS = 31
 STICKY_PROBABILITY = 0.1
 NUM_STICKY_EPISODES = 100
+BATCH_STEP = 16  # torch keeps compiled kernels for every batch size it meets, so there should be few
 NO_PROGRESS_DECISIONS = 150  # 10 s: for models, whose files do not tell what it was in training
 
 
@@ -135,8 +136,11 @@ def play_episodes(
     actions = np.zeros(num_games, np.int64)
     try:
         while playing.any():
+            rows = np.flatnonzero(playing)
+            batch = np.resize(rows, -(-len(rows) // BATCH_STEP) * BATCH_STEP)  # some of them twice
+            best = network(scale_pictures(torch.from_numpy(stacks[batch]))).argmax(dim=1).numpy()
             chosen = actions.copy()
-            chosen[playing] = network(scale_pictures(torch.from_numpy(stacks[playing]))).argmax(dim=1).numpy()
+            chosen[rows] = best[: len(rows)]
             actions = np.where((rng.random(num_games) < sticky) & (decisions > 0), actions, chosen)
             # Who is done costs a copy of the level's start instead of four frames.
             restarts = np.where(playing, np.int32(NO_RESTART), np.int32(0))

@@ -1,18 +1,19 @@
-"""A chart of each study's figures that are ratios, with their quartiles and goals."""
+"""A chart of each study's figures that are ratios or seconds, with their quartiles and goals."""
 
 from pathlib import Path
 
-from benchmarks.measure import Ratio, StudyResult
+from benchmarks.measure import UNITS, Ratio, StudyResult
 
 INK, ACCENT, MISSED = "#33415c", "#2a9d8f", "#c1121f"
 
 
 def draw_charts(results: dict[str, StudyResult], folder: Path) -> list[Path]:
-    """One PNG a study that has ratios; the files drawn."""
+    """One PNG a study; the files drawn."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, result in results.items():
-        ratios = {label: ratio for label, ratio in result.ratios.items() if ratio.unit == "x" and ratio.value > 0}
+        unit = "x" if any(ratio.unit == "x" for ratio in result.ratios.values()) else "s"
+        ratios = {label: ratio for label, ratio in result.ratios.items() if ratio.unit == unit and ratio.value > 0}
         if ratios:
             path = folder / f"{name}.png"
             _draw(name, ratios, path)
@@ -31,13 +32,16 @@ def _draw(name: str, ratios: dict[str, Ratio], path: Path) -> None:
         colour = MISSED if ratio.reached is False else ACCENT
         axes.barh(row, ratio.value, color=colour, height=0.6)
         axes.plot([ratio.low, ratio.high], [row, row], color=INK, linewidth=2, solid_capstyle="butt")
-        axes.annotate(f"  {ratio.value:.3g}x", (max(ratio.value, ratio.high), row), va="center", color=INK)
+        axes.annotate(
+            f"  {ratio.value:.3g}{UNITS[ratio.unit]}", (max(ratio.value, ratio.high), row), va="center", color=INK
+        )
         if ratio.goal is not None:
             goal = float(ratio.goal.split()[-1].replace(",", ""))
             axes.plot([goal, goal], [row - 0.4, row + 0.4], color=INK, linestyle=":", linewidth=1.5)
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
-    axes.axvline(1.0, color=INK, linewidth=0.8)
+    if any(ratio.unit == "x" for ratio in ratios.values()):
+        axes.axvline(1.0, color=INK, linewidth=0.8)
     if max(ratio.value for ratio in ratios.values()) > 20 * min(ratio.value for ratio in ratios.values()):
         axes.set_xscale("log")
     axes.margins(x=0.15)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from benchmarks.charts import draw_charts
-from benchmarks.measure import MissingPackageError, Ratio, StudyResult
+from benchmarks.measure import UNITS, MissingPackageError, Ratio, StudyResult
 from mario_rl.errors import UserError
 from mario_rl.hardware import describe_machine
 
@@ -32,7 +32,6 @@ STUDIES = (
 )
 USER_ERROR = 2
 QUIET_SHARE = 0.15
-_UNITS = {"x": "x", "s": " s"}  # that stand behind a figure
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -141,7 +140,7 @@ def _show(console: Console, result: StudyResult) -> None:
 def _figure(value: float, ratio: Ratio) -> str:
     if ratio.unit == "share":
         return f"{value:.2%}"
-    return f"{value:,.0f}" if value >= 100 or ratio.unit == "count" else f"{value:.3g}{_UNITS.get(ratio.unit, '')}"
+    return f"{value:,.0f}" if value >= 100 or ratio.unit == "count" else f"{value:.3g}{UNITS.get(ratio.unit, '')}"
 
 
 def _as_json(machine: dict[str, str | int], results: dict[str, StudyResult]) -> dict[str, object]:

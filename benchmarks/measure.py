@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 Measured = TypeVar("Measured")
+UNITS = {"x": "x", "s": " s"}  # that stand behind a figure
 
 
 class Sample(NamedTuple):

@@ -128,7 +128,7 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
     assert not torch.equal(collector._weights["features.1.running_mean"], torch.zeros(4))
 
 
-@pytest.mark.parametrize("serial", [True, False])
+@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial, monkeypatch):
     monkeypatch.setattr("mario_rl.evaluation.evaluator.MAX_CPU_SHARE", 1.0)  # no pause of a minute after the first
     settings = small_settings(EVALUATION_DECISIONS=80)

@@ -44,12 +44,11 @@ def collecting(process, project):
 
 def training(process, project):
     wait_for(process, r"TD Error: \d")
-    assert len(collectors_of(process)) == 2
 
 
 def evaluating(process, project):
     wait_for(process, r"TD Error: \d")
-    while len(collectors_of(process)) < 3:  # the third child is the evaluator
+    while len(collectors_of(process)) < 2:  # the second child is the evaluator
         time.sleep(0.01)
 
 
@@ -72,7 +71,7 @@ def saving(process, project):
 MOMENTS = {
     starting: {},
     collecting: {"WARMUP_EXPERIENCES": 1_000},
-    training: {},
+    training: {"NUM_PROCESSES": 2},
     evaluating: {"EVALUATION_DECISIONS": 50},
     evaluating_for_long: {"EVALUATION_DECISIONS": 50, "EMULATOR": "nes_py"},
     saving: {"CHECKPOINT_EPOCHS": 1, "EPISODES_PER_EPOCH": 1},
@@ -84,7 +83,7 @@ MOMENTS = {
     [
         (starting, signal.SIGTERM),
         (collecting, signal.SIGINT),
-        (training, signal.SIGTERM),
+        pytest.param(training, signal.SIGTERM, marks=pytest.mark.long),
         (evaluating, signal.SIGINT),
         (saving, signal.SIGTERM),
         pytest.param(training, signal.SIGINT, marks=pytest.mark.long),
@@ -95,7 +94,7 @@ MOMENTS = {
 )
 def test_a_signal_saves_and_leaves_nothing_behind(project, moment, number):
     segments_before = segments()
-    process = start(command(project, **MOMENTS[moment]))
+    process = start(command(project, **({"NUM_PROCESSES": 1} | MOMENTS[moment])))
     moment(process, project)
     children = children_of(process)
     os.killpg(process.pid, number)  # Ctrl-C, a service manager and a closed terminal all signal the whole group
@@ -141,7 +140,7 @@ def test_a_second_signal_ends_at_once(project):
 
 def test_collectors_end_when_the_learner_is_killed_and_a_resume_goes_on_from_the_last_checkpoint(project):
     segments_before = segments()
-    process = start(command(project, CHECKPOINT_EPOCHS=1))
+    process = start(command(project, NUM_PROCESSES=1, CHECKPOINT_EPOCHS=1))
     wait_for(process, r"\[MAIN\]")
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not list(project.glob("checkpoints/*/checkpoint-*")):
@@ -162,6 +161,7 @@ def test_collectors_end_when_the_learner_is_killed_and_a_resume_goes_on_from_the
     assert resumed["learner"]["num_updates"] >= saved["learner"]["num_updates"]
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_and_continued_keeps_its_collectors(project):
     process = start(command(project, HANG_SECONDS=2.0))
     wait_for(process, r"\[MAIN\]")

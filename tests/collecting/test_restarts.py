@@ -140,21 +140,21 @@ def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weight
 
 
 def test_a_collector_that_raises_is_started_again_and_its_traceback_is_shown(run, tmp_path):
-    one = run(lambda run: sabotage(run, 1, Raises, tmp_path / "raised"))
-    one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(1))
+    one = run(lambda run: sabotage(run, 0, Raises, tmp_path / "raised"), NUM_PROCESSES=1)
+    one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(0))
     (notice,) = [line for line in one.console.lines if "[COLLECTOR]" in line]
-    assert "Collector 1 failed" in notice
+    assert "Collector 0 failed" in notice
     assert "RuntimeError: the game has eaten itself" in notice
-    assert "[COLLECTOR] 1 is started again (1 of 20 restarts within an hour)" in notice
+    assert "[COLLECTOR] 0 is started again (1 of 20 restarts within an hour)" in notice
 
 
 def test_a_collector_whose_emulator_never_returns_is_killed_and_started_again(run, tmp_path):
-    one = run(lambda run: sabotage(run, 0, NeverReturns, tmp_path / "hung"), HANG_SECONDS=2.0)
+    one = run(lambda run: sabotage(run, 0, NeverReturns, tmp_path / "hung"), NUM_PROCESSES=1, HANG_SECONDS=2.0)
     one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(0))
     assert any("Collector 0 gave no sign of life" in line for line in one.console.lines)
-    assert one.process(1).is_alive()
 
 
+@pytest.mark.long
 def test_a_restart_for_which_the_machine_has_no_room_is_tried_again(run):
     one = run()
     one.wait_until(lambda: one.plays(0) and one.plays(1))
@@ -170,6 +170,7 @@ def test_a_restart_for_which_the_machine_has_no_room_is_tried_again(run):
     assert one.ledger.failure is None
 
 
+@pytest.mark.long
 def test_a_stopped_collector_is_noticed_killed_and_started_again(run):
     one = run(HANG_SECONDS=2.0)
     one.wait_until(lambda: one.plays(0) and one.plays(1))
@@ -192,7 +193,7 @@ def test_a_collector_that_waits_is_not_taken_for_one_that_hangs(run):
 
 
 def test_after_too_many_restarts_the_run_ends_with_the_reason(run):
-    one = run(MAX_RESTARTS_PER_HOUR=1)
+    one = run(NUM_PROCESSES=1, MAX_RESTARTS_PER_HOUR=1)
     one.wait_until(lambda: one.plays(0))
     os.kill(one.process(0).pid, signal.SIGKILL)
     one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(0))

@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
+from multiprocessing import parent_process, resource_tracker
+from multiprocessing.connection import wait
 
 import cv2
 import torch
@@ -30,6 +31,18 @@ def use_one_thread() -> None:
     """In the child: what the environment does not tell."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
+
+
+def end_with_parent() -> None:
+    """In a child that is busy for long: end when the parent is gone, in the middle of whatever it is doing."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ class Reporter:
         self._last_decisions = self._last_updates = 0
         self._last_commit_seconds = 0.0
         self._wait_seconds = 0.0
+        self._last_sample_wait_seconds = 0.0
         self._rates = "warming up"
         self._warned_about_lock = False
         self._learner: LearnerFigures | None = None
@@ -135,6 +136,7 @@ class Reporter:
         decisions = pipeline.ledger.collected - self._last_decisions
         updates = max(0, pipeline.learner.num_updates - self._last_updates)  # a checkpoint may have set it back
         commit_seconds = pipeline.source.consolidation.busy_seconds
+        sample_wait_seconds = pipeline.trainer.sample_wait_seconds
         rules = pipeline.learner.rules
         metrics = {
             "run/decisions_per_second": decisions / seconds,
@@ -143,6 +145,7 @@ class Reporter:
             "learner/updates_per_second": updates / seconds,
             "learner/samples_per_second": updates * rules.batch_size * rules.accumulation_steps / seconds,
             "learner/wait_share": self._wait_seconds / seconds,
+            "learner/sample_wait_share": (sample_wait_seconds - self._last_sample_wait_seconds) / seconds,
             "processor/busy_share": (commit_seconds - self._last_commit_seconds) / seconds,
         }
         self._rates = f"{decisions / seconds:,.0f} decisions/s · {updates / seconds:,.1f} updates/s"
@@ -152,6 +155,7 @@ class Reporter:
             pipeline.learner.num_updates,
         )
         self._last_commit_seconds, self._wait_seconds = commit_seconds, 0.0
+        self._last_sample_wait_seconds = sample_wait_seconds
         return metrics
 
     def _lock(self, pipeline: Pipeline) -> Metrics:

@@ -74,6 +74,7 @@ class ParallelSource:
             figures_interval_seconds,
         )
         self._watch = _CollectorWatch(readers, slots)
+        self._collected_at_start = 0  # of this session
         self._collected_before = 0  # by earlier sessions of a resumed run, and by collectors that are gone
         self._limit: int | None = 0
         self._written_before = 0  # by collectors that are gone
@@ -81,7 +82,7 @@ class ParallelSource:
 
     def start(self) -> None:
         """Start everybody; they wait for `limit_collection`. The ledger must be up to date by now."""
-        self._collected_before = self._ledger.collected
+        self._collected_at_start = self._collected_before = self._ledger.collected
         self.control.decisions = self._ledger.collected
         self._supervisor.start(self._setups, self._slots)
         self._thread.start()
@@ -92,7 +93,8 @@ class ParallelSource:
         while True:
             self._supervisor.tend()
             remaining = deadline - time.monotonic()
-            self._ledger.wait_until(condition, min(max(0.0, remaining), TEND_SECONDS))
+            patience = min(max(0.0, remaining), TEND_SECONDS, self._supervisor.seconds_until_restart)
+            self._ledger.wait_until(lambda: condition() or self._supervisor.has_news, patience)
             if condition() or self._ledger.stop_reason is not None or remaining <= 0:
                 break
         self.control.decisions = self._ledger.collected
@@ -131,6 +133,8 @@ class ParallelSource:
         """End everybody; what the rings hold is committed last."""
         self._supervisor.stop()
         self._thread.end()
+        # Whoever died was settled when it was started again; not everybody was.
+        self.num_lost = self.num_written - (self._ledger.collected - self._collected_at_start)
         self._supervisor.close()
         self._thread.close()
 

@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP. The handler runs in the main thread, in the middle of whatever that is doing."""
 
+import contextlib
 import os
 import signal
 import types
@@ -41,16 +42,22 @@ class StopSignals:
         self._received = number
         if self._request_stop is None:
             # Not KeyboardInterrupt: torch is probably being imported, and turns that into an error of its own.
-            os.write(2, self._message)
+            _say(self._message)
             os._exit(self.exit_code)
         if first:
-            os.write(2, b"\nStopping: saving a checkpoint. Press Ctrl-C again to end at once.\n")
             self._request_stop(f"{signal.Signals(number).name} was received")
+            _say(b"\nStopping: saving a checkpoint. Press Ctrl-C again to end at once.\n")
             return
         self._force()
 
     def _force(self) -> NoReturn:
         if self._kill is not None:
             self._kill()
-        os.write(2, b"\nEnded at once; the last saved checkpoint is kept.\n")
+        _say(b"\nEnded at once; the last saved checkpoint is kept.\n")
         os._exit(self.exit_code)
+
+
+def _say(message: bytes) -> None:
+    """To the terminal, if it is still there: Ctrl-C also ends the `tee` behind a pipe, and SIGHUP means it is gone."""
+    with contextlib.suppress(OSError):
+        os.write(2, message)

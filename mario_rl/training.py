@@ -106,6 +106,8 @@ def train(pipeline: Pipeline, limits: Limits, run: Run, store: CheckpointStore, 
     def save(should_abandon: Callable[[], bool] = lambda: False) -> str | None:
         """Write a checkpoint and the newest policy; why that was not possible, if so."""
         progress.training_seconds = clock.run_seconds
+        if not pipeline.learner.is_finite():
+            return "No checkpoint was written, because the weights are not finite numbers; the one before it is kept"
         try:
             pipeline.save(store, should_abandon)
         except SaveAbandonedError:
@@ -231,6 +233,7 @@ def _train_until_done(
             evaluator.request(ledger.collected, clock.run_seconds / 60, learner.averaged.state_dict())
         while (result := evaluator.take_result()) is not None:
             is_best = _note_evaluation(pipeline, result)
+            save_is_due |= is_best  # or a crash would make it forget how good the best was
             reporter.evaluation(result, is_best=is_best)
             if is_best and (trouble := _export_best(pipeline, run, result)):
                 reporter.notice(f"[EVAL] {trouble}; training goes on.")

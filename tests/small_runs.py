@@ -78,12 +78,14 @@ def command(project: Path, *arguments: str, **changes) -> list[str]:
     return [sys.executable, str(project / "mario_rl_optimized.py"), *options, *arguments]
 
 
-def start(arguments: list[str], stdout: Any = subprocess.PIPE) -> "subprocess.Popen[str]":
+def start(
+    arguments: list[str], stdout: Any = subprocess.PIPE, stderr: Any = subprocess.PIPE
+) -> "subprocess.Popen[str]":
     """Start a run in a process group of its own, as a shell does."""
     process = subprocess.Popen(
         arguments,
         stdout=stdout,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": str(PROJECT)},

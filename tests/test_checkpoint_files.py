@@ -268,11 +268,13 @@ def test_a_manifest_that_leaves_a_file_out_is_refused(two_checkpoints, file):
 def _save_for_ever(folder):
     """What a run does now and then, as often as it can; the content tells whether it is whole."""
     store = CheckpointStore(folder, keep=2)
+    replay = filled_replay()
+    replay.frames.random_(256)  # does not compress: replay is most of a save, as in a run
     number = 0
     while True:
         number += 1
         tensors = {f"tensor.{index}": torch.full((20_000,), float(number)) for index in range(4)}
-        store.save(tensors, {"number": number}, None, PLENTY_OF_TIME)
+        store.save(tensors, {"number": number}, replay, PLENTY_OF_TIME)
 
 
 def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):

@@ -14,13 +14,15 @@ from mario_rl.hardware import make_plan
 from mario_rl.pipeline import connect, network_shape
 from mario_rl.reporting import Reporter
 from mario_rl.runs import Run
+from mario_rl.telemetry.metrics import ForgivingSink, TensorBoardSink
 from mario_rl.training import Limits, train
 from tests.small_runs import Lines, small_settings
 
 
 def train_serially(folder, console, decisions, prepare=lambda pipeline: None, **changes):
     """A serial run in a folder; its outcome and the pipeline."""
-    settings = small_settings(CHECKPOINT_EPOCHS=1, CHECKPOINT_REPLAY=False, EPISODES_PER_EPOCH=1, **changes)
+    usual = {"CHECKPOINT_EPOCHS": 1, "CHECKPOINT_REPLAY": False, "EPISODES_PER_EPOCH": 1}
+    settings = small_settings(**(usual | changes))
     assert choose_emulator(settings.emulator, print) == settings.emulator
     run = Run("run", folder / "checkpoints", folder / "models")
     run.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -144,6 +146,59 @@ def test_weights_that_are_no_numbers_are_left_behind_and_training_goes_on(tmp_pa
     assert len([line for line in console.lines if "back to checkpoint-" in line]) == 1
     assert pipeline.learner.num_bad_updates == 6
     assert all(tensor.isfinite().all() for tensor in pipeline.learner.tensors().values())
+
+
+@pytest.mark.parametrize("when", ["stop", "roll_back"])
+def test_weights_that_are_no_numbers_are_never_saved(tmp_path, when):
+    def prepare(pipeline):
+        train_as_usual = pipeline.trainer.train
+
+        def train():
+            if pipeline.learner.num_updates >= 20:
+                with torch.no_grad():
+                    pipeline.learner.online.value.weight[0, 0] = math.nan
+            return train_as_usual()
+
+        pipeline.trainer.train = train
+
+    console = Lines()
+    # So many bad updates that epochs, and with them saves, fall in between.
+    outcome, _ = train_serially(
+        tmp_path, console, 2_000, prepare, REPLAY_RATIO=2.0, MAX_BAD_UPDATES=60, WHEN_UPDATES_FAIL=when
+    )
+    assert "not finite numbers" in outcome.failure
+    assert any("[CHECKPOINT] No checkpoint was written, because the weights are not" in line for line in console.lines)
+    newest = CheckpointStore(tmp_path / "checkpoints", 2).load_newest()
+    assert all(tensor.isfinite().all() for tensor in newest.tensors.values())
+
+
+def test_the_best_test_is_followed_by_a_checkpoint(tmp_path):
+    outcome, _ = train_serially(tmp_path, Lines(), 400, EVALUATION_DECISIONS=200, CHECKPOINT_EPOCHS=10**6)
+    best = CheckpointStore(tmp_path / "checkpoints", 2).load_best().numbers
+    assert len(best["progress"]["evaluations"]) == 1
+    assert best["ledger"]["collected"] < outcome.decisions
+
+
+def test_tensorboards_files_on_a_full_disk_go_on_when_there_is_room_again(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    notices = []
+    with small_disk(tmp_path / "disk", kilobytes=64) as make_room:
+        folder = tmp_path / "disk" / "tensorboard"
+        sink = ForgivingSink(lambda: TensorBoardSink(folder), "TensorBoard's files", notices.append)
+        for decisions in range(400):
+            sink.write({f"group/name_{number}": decisions / 7 for number in range(40)}, decisions, 0.1)
+        assert len(notices) == 1
+        assert "No space left on device" in notices[0]
+        assert make_room(1_000)
+        sink.write({"group/name_0": 0.5}, 1_000, 0.1)
+        sink.close()
+        events = EventAccumulator(str(folder)).Reload()
+        steps = [event.step for event in events.Scalars("group/name_0")]
+    assert steps[0] == 0
+    assert steps[-1] == 1_000
+    assert 10 < len(steps) < 400
 
 
 def test_it_stops_at_once_where_that_is_wanted(tmp_path):

@@ -111,6 +111,23 @@ def test_a_signal_saves_and_leaves_nothing_behind(project, moment, number):
     assert not list(only_run(project).glob(".saving-*"))
 
 
+def test_ctrl_c_saves_even_when_it_has_also_ended_who_reads_the_output(project):
+    # As in `python mario_rl_optimized.py 2>&1 | tee log`: the terminal signals tee, too, and it dies first.
+    reading, writing = os.pipe()
+    process = start(command(project, NUM_PROCESSES=1), stdout=writing, stderr=writing)
+    os.close(writing)
+    with open(reading) as output:
+        for line in output:
+            if "TD Error: 0" in line or "TD Error: 1" in line:
+                break
+    children = children_of(process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, _, _ = finish(process, timeout_seconds=10)
+    assert code == 128 + signal.SIGINT
+    assert not alive(children)
+    assert saved_numbers(only_run(project))["ledger"]["collected"] > 0
+
+
 def test_a_signal_while_torch_is_imported_ends_quietly(project):
     process = start(command(project))
     time.sleep(0.3)

@@ -129,6 +129,17 @@ class Supervisor:
         """A doorbell has read end-of-file. From the consolidation thread."""
         self._cares[collector].is_gone = True
 
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody died whom `tend` has not looked at yet."""
+        return any(care.is_gone and care.restart_at is None for care in self._cares)
+
+    @property
+    def seconds_until_restart(self) -> float:
+        """Until the next planned start; infinite where none is planned."""
+        planned = [care.restart_at for care in self._cares if care.is_gone and care.restart_at is not None]
+        return max(0.0, min(planned) - time.monotonic()) if planned else float("inf")
+
     def tend(self) -> None:
         """Kill collectors that hang, and start those again that died. Cheap: the main loop calls it all the time."""
         now = time.monotonic()
@@ -200,6 +211,9 @@ class Supervisor:
             if care.failures.poll(0):
                 return f"Collector {collector} failed:\n{care.failures.recv()}"
         care.process.join(STOP_SECONDS)
+        if care.process.is_alive():  # it has hung up and yet not ended: nobody would ever look after it again
+            care.process.kill()
+            care.process.join()
         if care.hung_seconds is not None:
             return f"Collector {collector} gave no sign of life for {care.hung_seconds:.0f} s and was killed."
         code = care.process.exitcode

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load, save
 
-from mario_rl.child_processes import ready_for_children, use_one_thread
+from mario_rl.child_processes import end_with_parent, ready_for_children, use_one_thread
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.evaluation.playing import Evaluation, evaluate
 from mario_rl.hardware import num_cores
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 # A policy that does not clear the level from nearly all starts is not worth a hundred episodes more.
 STICKY_FROM_CLEAR_RATE = 0.9
-MAX_CPU_SHARE = 0.04  # of all cores, on average: after a long test there is a long pause
+MAX_CPU_SHARE = 0.04  # of all cores, on average: after a long test there is a long pause ...
+CREDIT_SECONDS = 180.0  # ... but for what short tests have left over before, for so long at most
 # Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
 NICENESS = 5
 MAX_DEATHS = 3  # in a row; then there is no evaluation any more
@@ -41,6 +42,7 @@ class EvaluatorSetup(NamedTuple):
     task: TaskRules
     network: NetworkShape
     seed: int
+    sticky_from_clear_rate: float = STICKY_FROM_CLEAR_RATE
 
 
 class Request(NamedTuple):
@@ -66,6 +68,7 @@ class _Answer(NamedTuple):
 def run_evaluator(setup: EvaluatorSetup, connection: "Connection[_Answer, Request]") -> None:
     """The target of the evaluator process: answer requests until the learner hangs up."""
     use_one_thread()
+    end_with_parent()
     os.nice(NICENESS)
     try:
         while True:
@@ -79,11 +82,18 @@ def run_evaluator(setup: EvaluatorSetup, connection: "Connection[_Answer, Reques
         connection.close()
 
 
-def _test(setup: EvaluatorSetup, request: Request) -> list[Evaluation]:
+def _test(setup: EvaluatorSetup, request: Request, should_stop: Callable[[], bool] = lambda: False) -> list[Evaluation]:
     network = QNetwork(setup.network).eval().requires_grad_(False)
     network.load_state_dict(unpack_weights(request.weights))
     return [
-        evaluate(network, setup.task, level, setup.seed, sticky_from_clear_rate=STICKY_FROM_CLEAR_RATE)
+        evaluate(
+            network,
+            setup.task,
+            level,
+            setup.seed,
+            sticky_from_clear_rate=setup.sticky_from_clear_rate,
+            should_stop=should_stop,
+        )
         for level in setup.task.levels
     ]
 
@@ -106,6 +116,7 @@ class EvaluatorProcess:
 
     def start(self) -> None:
         """Start the thread; the child follows with the first request."""
+        self._rests_until = time.monotonic()
         self._thread.start()
 
     @property
@@ -149,13 +160,13 @@ class EvaluatorProcess:
         num_deaths = 0  # since the last answer
         while (request := self._requests.get()) is not None:
             begun = time.monotonic()
+            hang = threading.Timer(MAX_TEST_SECONDS, self.kill)  # sending waits, too, for a child that does not read
+            hang.start()
             try:
                 connection = connection or self._start_child()
                 if connection is None:
                     return
                 connection.send(request)
-                if not connection.poll(MAX_TEST_SECONDS):
-                    raise TimeoutError
                 answer = connection.recv()
             except (EOFError, OSError):
                 if connection is not None:
@@ -167,8 +178,11 @@ class EvaluatorProcess:
                 logger.warning("The evaluator process has ended; the next evaluation starts another.")
             else:
                 num_deaths = 0
-                self._rests_until = begun + answer.cpu_seconds / (MAX_CPU_SHARE * num_cores())
+                pause = answer.cpu_seconds / (MAX_CPU_SHARE * num_cores())
+                self._rests_until = max(self._rests_until, begun - CREDIT_SECONDS) + pause
                 self._results.put(Result(request, answer.evaluations))
+            finally:
+                hang.cancel()
             self._busy = False
             self._on_result()
         if connection is not None:
@@ -200,8 +214,9 @@ class EvaluatorProcess:
 class InlineEvaluator:
     """Plays the test episodes itself, at once. For serial mode."""
 
-    def __init__(self, setup: EvaluatorSetup) -> None:
+    def __init__(self, setup: EvaluatorSetup, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._setup = setup
+        self._should_stop = should_stop
         self._results: list[Result] = []
         self.is_idle = True
 
@@ -214,9 +229,11 @@ class InlineEvaluator:
         return bool(self._results)
 
     def request(self, decisions: int, minutes: float, state: dict[str, torch.Tensor]) -> None:
-        """Evaluate these weights."""
+        """Evaluate these weights; a stop request ends that without a result."""
         request = Request(decisions, minutes, pack_weights(state))
-        self._results.append(Result(request, _test(self._setup, request)))
+        evaluations = _test(self._setup, request, self._should_stop)
+        if not self._should_stop():
+            self._results.append(Result(request, evaluations))
 
     def take_result(self) -> Result | None:
         """The next answer, if there is one."""

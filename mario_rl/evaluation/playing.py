@@ -6,7 +6,7 @@ one before ("sticky actions"). All episodes of a test are played side by side: o
 tick. Used by the evaluator process and by the command `evaluate`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,15 +97,19 @@ def evaluate(
     sticky_episodes: int = NUM_STICKY_EPISODES,
     sticky: float = STICKY_PROBABILITY,
     sticky_from_clear_rate: float = 0.0,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """Both tests, the second only from some clear rate in the first; `network` is in eval mode."""
+    """Both tests, the second only from some clear rate in the first; `network` is in eval mode.
+
+    Where it should stop, the episodes stay unfinished.
+    """
     rng = np.random.default_rng(seed)
-    starts = play_episodes(network, task, level, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng)
+    starts = play_episodes(network, task, level, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng, should_stop)
     evaluation = Evaluation(level, starts, [])
     if not sticky_episodes or evaluation.clear_rate < sticky_from_clear_rate:
         return evaluation
     idle_frames = rng.integers(NUM_STARTS, size=sticky_episodes, dtype=np.int32)
-    return evaluation._replace(sticky=play_episodes(network, task, level, idle_frames, sticky, rng))
+    return evaluation._replace(sticky=play_episodes(network, task, level, idle_frames, sticky, rng, should_stop))
 
 
 @torch.inference_mode()
@@ -116,6 +120,7 @@ def play_episodes(
     idle_frames: npt.NDArray[np.int32],
     sticky: float,
     rng: np.random.Generator,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Episode]:
     """One episode for each entry of `idle_frames`, all at once."""
     num_games = len(idle_frames)
@@ -135,7 +140,7 @@ def play_episodes(
     progress_decisions = np.zeros(num_games, np.int64)
     actions = np.zeros(num_games, np.int64)
     try:
-        while playing.any():
+        while playing.any() and not should_stop():
             rows = np.flatnonzero(playing)
             batch = np.resize(rows, -(-len(rows) // BATCH_STEP) * BATCH_STEP)  # some of them twice
             best = network(scale_pictures(torch.from_numpy(stacks[batch]))).argmax(dim=1).numpy()

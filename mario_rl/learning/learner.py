@@ -236,6 +236,11 @@ class Learner:
         """What lets the sampling thread compute goals; on a CPU only."""
         return GoalsAhead(self.online, self.target, self.rules.batch_size, self._execution.autocast_dtype)
 
+    def is_finite(self) -> bool:
+        """Whether all weights and statistics are numbers that one can go on from."""
+        networks = (self.online, self.target, self.averaged)
+        return all(bool(tensor.isfinite().all()) for network in networks for tensor in network.state_dict().values())
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything a checkpoint keeps as tensors. The modules are never wrapped: keys carry no prefix of torch's."""
         tensors = {f"online.{name}": tensor for name, tensor in self.online.state_dict().items()}

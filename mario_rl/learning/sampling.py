@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 
 from mario_rl.learning.goals import GoalsAhead
 from mario_rl.replay.sampler import SampleBuffer, Sampler
@@ -22,6 +23,8 @@ class SampleInline:
     def settle(self) -> None:
         """Before a checkpoint: let the sampler see what the learner has noted so far."""
         self._sampler.take_back(self._buffer)
+
+    wait_seconds = 0.0  # nobody to wait for
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -44,6 +47,7 @@ class SampleAhead:
         self._full: queue.SimpleQueue[SampleBuffer | BaseException] = queue.SimpleQueue()
         self._first: SampleBuffer | None = SampleBuffer(size, pinned, prioritized)  # given out at the first call
         self._in_use = SampleBuffer(size, pinned, prioritized)
+        self.wait_seconds = 0.0  # that the learner has waited here, since the start
         self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         self._thread.start()
 
@@ -52,7 +56,9 @@ class SampleAhead:
         if self._first is not None:
             self._give(self._first)
             self._first = None
+        begun = time.perf_counter()
         full = self._full.get()
+        self.wait_seconds += time.perf_counter() - begun
         if isinstance(full, BaseException):
             raise full
         self._give(self._in_use)

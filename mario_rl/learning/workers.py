@@ -34,6 +34,11 @@ class LoneWorker:
         """One round; the number of experiences trained on."""
         return self._learner.train(self._samples.next)
 
+    @property
+    def sample_wait_seconds(self) -> float:
+        """That it has waited for samples, since the start."""
+        return self._samples.wait_seconds
+
     def settle(self) -> None:
         """Before a checkpoint."""
         self._samples.settle()
@@ -62,6 +67,8 @@ class WorkerTeam:
         ]
         for thread in self._threads:
             thread.start()
+
+    sample_wait_seconds = 0.0  # each worker draws for itself
 
     def train(self) -> int:
         """One round of every worker; the number of experiences trained on."""

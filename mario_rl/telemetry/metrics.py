@@ -4,11 +4,15 @@ A sink that fails (a full disk, no TensorBoard) is reported once and never stops
 row, because disks get room again.
 """
 
+import errno
+import io
 import json
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 Metrics = dict[str, float]  # "group/name" -> value; docs/metrics.md explains each
 
@@ -24,21 +28,37 @@ class MetricSink(Protocol):
 
 
 class TensorBoardSink:
-    """Writes metrics as event files. TensorBoard's own thread does the disk work."""
+    """Writes metrics as an event file, one record a row.
+
+    TensorBoard's own writer has a thread, which dies of a full disk, prints a traceback, and never writes again.
+    """
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter  # fails where TensorBoard is not installed
+        from tensorboard.compat.proto.event_pb2 import Event  # fails where TensorBoard is not installed
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = SummaryWriter(str(folder), flush_secs=10)
+        self._event, self._summary, self._record_writer = Event, Summary, RecordWriter
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{time.time():.6f}.mario-rl"
+        self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """One row; the step is the number of decisions, which runs with different batch sizes share."""
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, decisions)
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._append(self._event(wall_time=time.time(), step=decisions, summary=self._summary(value=values)))
+
+    def _append(self, event: Any) -> None:
+        record = io.BytesIO()
+        self._record_writer(record).write(event.SerializeToString())
+        with self._path.open("ab", buffering=0) as file:
+            size = file.tell()
+            if file.write(record.getvalue()) < record.tell():  # the rest would hide all later rows from TensorBoard
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Flush and close."""
-        self._writer.close()
+        """Nothing is open."""
 
 
 class JsonLinesSink:

@@ -123,7 +123,8 @@ def assert_accounts_balance(one):
     assert one.ledger.collected == one.replay.num_decisions + one.replay.num_overwritten
 
 
-def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weights(run):
+def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weights(run, monkeypatch):
+    monkeypatch.setattr("mario_rl.sources.TEND_SECONDS", 1e6)  # a death is heard of, not found by looking
     one = run()
     one.wait_until(lambda: one.plays(0) and one.plays(1))
     one.pipeline.publisher.publish(1)
@@ -204,6 +205,8 @@ def test_after_too_many_restarts_the_run_ends_with_the_reason(run):
         time.sleep(0.01)
     assert "Collector 0 was killed by SIGKILL." in one.ledger.failure
     assert "started again 1 times within an hour" in one.ledger.failure
+    one.stop()
+    assert_accounts_balance(one)
 
 
 def test_a_restarted_collector_stays_within_what_is_granted(run):

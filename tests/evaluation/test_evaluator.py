@@ -14,7 +14,7 @@ from mario_rl.emulation.rules import Level
 from mario_rl.evaluation import evaluator as evaluator_module
 from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator, pack_weights
 from mario_rl.evaluation.playing import evaluate
-from mario_rl.network import NetworkShape
+from mario_rl.network import NetworkShape, QNetwork
 from tests.evaluation.test_playing import LEVEL, RUN, TASK, _network
 
 SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4)
@@ -32,8 +32,8 @@ def evaluator(monkeypatch):
     made.stop()
 
 
-def _children():
-    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+def _children(pid=None):
+    return [child for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
 
 
 def test_the_child_answers_what_the_same_test_gives_here_and_can_be_asked_again(evaluator):
@@ -79,9 +79,10 @@ def test_a_child_that_is_killed_is_replaced_with_the_next_request(evaluator, cap
     assert evaluator.take_result().request.decisions == 2
 
 
-def test_a_child_that_hangs_is_killed_and_replaced(evaluator, monkeypatch):
+@pytest.mark.parametrize("sizes", [((4, 8, 8), 16), ((16, 32, 32), 256)])  # the larger does not fit into the pipe
+def test_a_child_that_hangs_is_killed_and_replaced(evaluator, monkeypatch, sizes):
     monkeypatch.setattr(evaluator_module, "MAX_TEST_SECONDS", 1.0)
-    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    evaluator.request(1, 0.0, QNetwork(NetworkShape(*sizes, 7)).state_dict())
     while not _children():
         time.sleep(0.01)
     (child,) = _children()
@@ -107,13 +108,39 @@ def test_children_that_die_again_and_again_end_evaluation_and_nothing_else(evalu
     assert not evaluator.is_idle  # so that nobody asks again
 
 
-def test_the_child_ends_when_the_learner_is_gone(evaluator):
+def _ask_and_wait():
+    """A learner that has asked for a test which takes minutes."""
+    context = multiprocessing.get_context("spawn")
+    slow = SETUP._replace(task=TASK._replace(emulator="nes_py"))
+    evaluator = EvaluatorProcess(context, slow, lambda: None)
+    evaluator.start()
     evaluator.request(1, 0.0, _network(RUN).state_dict())
-    assert evaluator.arrived.acquire(timeout=60)
-    (child,) = _children()
-    evaluator._requests.put(None)  # the thread hangs up, as a dead learner would
+    time.sleep(600)
+
+
+def test_the_child_ends_in_the_middle_of_a_test_when_the_learner_is_killed():
+    learner = multiprocessing.get_context("spawn").Process(target=_ask_and_wait)
+    learner.start()
+    try:
+        while not (found := _children(learner.pid)):
+            time.sleep(0.01)
+        (child,) = found
+        while child.nice() != evaluator_module.NICENESS:  # imported, and about to play
+            time.sleep(0.01)
+        time.sleep(1.0)
+    finally:
+        learner.kill()
+        learner.join()
     psutil.wait_procs([child], timeout=5)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_serial_mode_gives_a_test_up_when_the_run_should_stop():
+    asked = []
+    evaluator = InlineEvaluator(SETUP, lambda: asked.append(None) or len(asked) > 3)
+    evaluator.request(7, 0.5, _network(RUN).state_dict())
+    assert not evaluator.has_results
+    assert len(asked) < 10  # ticks that were played
 
 
 def test_serial_mode_answers_at_once():
@@ -134,3 +161,14 @@ def test_after_a_test_it_rests_so_that_it_takes_a_small_share_of_the_machine(eva
     assert evaluator.arrived.acquire(timeout=60)
     assert evaluator.has_results
     assert not evaluator.is_idle
+
+
+@pytest.mark.parametrize(("share", "is_idle"), [(1e9, True), (1e-6, False)])
+def test_a_long_time_without_tests_pays_for_the_next_one_but_not_for_many(evaluator, monkeypatch, share, is_idle):
+    monkeypatch.setattr(evaluator_module, "MAX_CPU_SHARE", share)
+    monkeypatch.setattr(evaluator_module, "CREDIT_SECONDS", 100.0)
+    evaluator._rests_until -= 1e9
+    evaluator.request(1, 0.0, _network(RUN).state_dict())
+    assert evaluator.arrived.acquire(timeout=60)
+    assert evaluator.is_idle == is_idle
+    assert evaluator._rests_until < time.monotonic() - 50 or not is_idle

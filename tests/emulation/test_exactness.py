@@ -19,6 +19,7 @@ from mario_rl.emulation.fast.reducing import reduce_screen
 from mario_rl.emulation.greys import grey_levels
 from mario_rl.emulation.nes_py import NesPyConsole
 from mario_rl.emulation.rules import Level
+from tests.emulation.games import Games
 
 LEVELS = [Level(world, stage) for world in range(1, 9) for stage in range(1, 5)]
 # By level: the buttons of every eighth frame, as hexadecimal bytes. They clear the level; 2-2 ends at its last pipe.
@@ -122,6 +123,44 @@ def test_each_level(world):
     with ThreadPoolExecutor(2) as threads:
         for level, played in [(level, threads.submit(_play_level, level)) for level in levels]:
             assert played.exception() is None, f"{level.world}-{level.stage}: {played.exception()}"
+
+
+def _compare_decisions(level, num_decisions, seed):
+    """As in training: four frames a step, of which ours draws only the last, with the rules, deaths and restarts."""
+    rng = np.random.default_rng(seed)
+    ours, theirs = Games("fast", level), Games("nes_py", level)
+    try:
+        held = 0
+        for decision in range(num_decisions):
+            if rng.random() < 0.3:
+                held = int(rng.choice(BUTTONS))
+            if ours.outcomes.done[0] or rng.random() < 0.01:
+                idle_frames = int(rng.integers(31))
+                ours.restart(idle_frames)
+                theirs.restart(idle_frames)
+            else:
+                ours.play(held, num_frames=4)
+                theirs.play(held, num_frames=4)
+            assert ours.outcome() == theirs.outcome(), f"{level}, decision {decision}"
+            assert ours.ram() == theirs.ram(), f"{level}, decision {decision}"
+            difference = np.abs(ours.pictures.astype(int) - theirs.pictures.astype(int))
+            assert difference.max() <= 1, f"{level}, decision {decision}"
+    finally:
+        theirs.emulator.close()
+
+
+@pytest.mark.parametrize("world", range(1, 9))
+def test_decisions_of_four_frames_in_each_level(world):
+    for level in LEVELS:
+        if level.world == world:
+            _compare_decisions(level, 25, seed=world)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: f"{level.world}-{level.stage}")
+def test_decisions_of_four_frames_in_each_level_for_long(level):
+    _compare_decisions(level, 1_000, seed=3)
 
 
 def test_a_cleared_level_and_the_way_into_the_next(pair):

@@ -40,7 +40,7 @@ def read_register(console: Console, cartridge: Cartridge, canvas: Canvas, addres
     if address == JOYPAD_1:
         if console.strobe:
             return 0x40 | console.buttons & 1
-        bit = console.joypad_bits & 1
+        bit = console.joypad_bits & 1  # after the eighth nes-py gives 0, the hardware 1
         console.joypad_bits >>= 1
         return 0x40 | bit
     if address == JOYPAD_2:
@@ -127,6 +127,7 @@ def _write_picture_unit(console: Console, register: int, value: int) -> None:
 @compiled
 def _write_video(console: Console, value: int) -> None:
     address = console.video_address
+    # nes-py's borders; on the hardware the palette lies from 0x3F00 to 0x3FFF, and 0x3F14, 18 and 1C are mirrors, too.
     if 0x2000 <= address < 0x3EFF:
         console.video_ram[nametable_index(address)] = value
     elif 0x3EFF <= address < 0x3FFF:

@@ -90,7 +90,7 @@ STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and so many of 100 episodes with sticky a
 
 # --- The run ----------------------------------------------------------------------------------------------------------
 EPISODES_PER_EPOCH = 16  # was 8; an epoch is so many finished episodes: one [MAIN] line, one row of metrics
-MAX_EPOCHS = 5_000  # the run ends by itself; --epochs, --minutes and --decisions end it earlier
+MAX_EPOCHS = 5_000  # ends a run at the latest; --epochs, --minutes or --decisions end it earlier, learned or not
 CHECKPOINT_EPOCHS = 25  # save every so many epochs, and always at the end
 KEEP_CHECKPOINTS = 2  # older ones are removed once a newer one is safely on disk
 CHECKPOINT_REPLAY = True  # save replay too, so that a resumed run learns on at once
@@ -103,7 +103,8 @@ SEED = 1  # everything random derives from it
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 # A core trains on some 1,200 samples/s: at REPLAY_RATIO 4 it wants 300 decisions/s, and one collector with the fast
-# emulator plays enough for a dozen cores. With nes-py's 100 decisions/s on a core, all of them should collect.
+# emulator plays enough for a dozen cores. With nes-py's 100 decisions/s on a core, all of them should collect; this
+# file does not see `--set EMULATOR=nes_py`, so add `--set NUM_PROCESSES=...` to that.
 _COLLECTORS = min(_CORES, 16) if EMULATOR == "nes_py" else max(1, min(_CORES // 12, 8))
 
 CPU_OVERRIDES = {

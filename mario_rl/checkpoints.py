@@ -26,11 +26,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from mario_rl.checkpoint_checks import check_like
 from mario_rl.config import Settings
 from mario_rl.errors import UserError
 from mario_rl.files import open_durably, sync_folder, write_durably
 from mario_rl.network import NetworkShape, QNetwork
-from mario_rl.replay.streams import FRAME_BYTES, ReplayStreams, StoredRows
+from mario_rl.replay.streams import BYTES_PER_STORED_ROW, FRAME_BYTES, ReplayStreams, StoredRows
 
 logger = logging.getLogger(__name__)
 
@@ -165,20 +166,32 @@ def check_disk(folder: Path, settings: Settings, shape: NetworkShape) -> None:
 
 
 def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams, streams_per_collector: int) -> bool:
-    """Fill replay from a checkpoint; False when it holds none, or one of another layout."""
+    """Fill replay from a checkpoint; False when it holds none, or one of another layout.
+
+    ValueError, TypeError or LookupError where what it holds is no replay; then replay must not be used.
+    """
     saved = checkpoint.numbers.get("replay")
     if not saved or saved["num_streams"] != replay.num_streams or saved["length"] != replay.length:
         return False
+    counters = saved["counters"]
+    check_like(counters, replay.counters(), "replay.counters")
     # A collector's streams grow in step; those of a run with other processes did so in other groups.
-    groups = np.reshape(saved["counters"]["written_end"], (-1, streams_per_collector))
+    groups = np.reshape(counters["written_end"], (-1, streams_per_collector))
     if (groups != groups[:, :1]).any():
         return False
     packed = (checkpoint.folder / REPLAY).read_bytes()
-    decompressor = zstandard.ZstdDecompressor()
-    for block in saved["blocks"]:
-        content = decompressor.decompress(packed[block["offset"] : block["offset"] + block["size"]])
-        replay.restore(block["stream"], block["begin"], _unpack_rows(content))
-    replay.restore_counters(saved["counters"])
+    unfilled_end = list(counters["written_end"])  # of each stream: blocks come newest first and leave no gap
+    for number, block in enumerate(saved["blocks"]):
+        check_like(block, dict.fromkeys(("stream", "begin", "offset", "size"), 0), f"replay.blocks[{number}]")
+        stream, begin, offset = block["stream"], block["begin"], block["offset"]
+        rows = _unpack_rows(packed[offset : offset + block["size"]], replay.length)
+        if not 0 <= stream < replay.num_streams or begin < 0 or begin + len(rows.action) != unfilled_end[stream]:
+            raise ValueError(f"replay.blocks[{number}] is not where it belongs")
+        replay.restore(stream, begin, rows)
+        unfilled_end[stream] = begin
+    if unfilled_end != counters["first_kept"]:
+        raise ValueError("replay.blocks are not all there")
+    replay.restore_counters(counters)
     return True
 
 
@@ -219,8 +232,15 @@ def _write_replay(
     return digest.hexdigest(), layout | {"blocks": blocks, "counters": counters}
 
 
-def _unpack_rows(content: bytes) -> StoredRows:
-    num_rows = len(content) // (FRAME_BYTES + 7)
+def _unpack_rows(packed: bytes, most_rows: int) -> StoredRows:
+    """The rows of a block; ValueError where it is none. It may claim any size: that is looked at first."""
+    try:
+        num_rows, rest = divmod(zstandard.frame_content_size(packed), BYTES_PER_STORED_ROW)
+        if rest or not 0 < num_rows <= most_rows:
+            raise ValueError("a block of replay has another size than its rows")
+        content = zstandard.ZstdDecompressor().decompress(packed)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a block of replay cannot be unpacked: {error}") from None
     bounds = np.cumsum([0, num_rows * FRAME_BYTES, num_rows, num_rows * 4, num_rows, num_rows])
     parts = [content[begin:end] for begin, end in pairwise(bounds)]
     return StoredRows(
@@ -245,8 +265,12 @@ def _load(folder: Path) -> Checkpoint:
             raise _DamagedError("its manifest and its numbers disagree about replay")
     except OSError as error:
         raise _DamagedError(f"{Path(str(error.filename)).name} cannot be read") from error
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise _DamagedError("its content is not readable") from error
+    except MemoryError:  # nothing is wrong with it, so an older one would be no better
+        raise CheckpointError(
+            f"{folder} does not fit into memory: close other programs, or start a new run without --resume."
+        ) from None
     return Checkpoint(folder, tensors, numbers)
 
 

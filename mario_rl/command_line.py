@@ -34,7 +34,7 @@ def main(project: Path, stop: StopSignals, arguments: list[str] | None = None) -
             return _COMMANDS[words[0]](project, words[1:])
         return _train(project, words, stop)
     except UserError as error:
-        for line in str(error).splitlines():
+        for line in str(error).split("\n"):
             print(f"error: {line}", file=sys.stderr)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("mario_rl"):
@@ -71,7 +71,7 @@ def _evaluate(_project: Path, words: list[str]) -> int:
         sticky_episodes=_number("--episodes", options.episodes, int, 0, 10_000, faults),
         sticky=_number("--sticky", options.sticky, float, 0.0, 1.0, faults),
         seed=None if options.seed is None else _number("--seed", options.seed, int, 0, 2**63 - 1, faults),
-        json=Path(options.json) if options.json else None,
+        json=None if options.json is None else Path(options.json),
     )
     _raise(faults)
     return commands.run_evaluate(wishes)
@@ -152,6 +152,8 @@ def _training_parser() -> argparse.ArgumentParser:
         prog="mario_rl_optimized.py",
         description="Train an agent to play Super Mario Bros. Without options: level 1-1 with config_optimized.py.",
         epilog="Settings and their reasons are in config_optimized.py; --set wins over it. "
+        "A run without --epochs, --minutes and --decisions ends when it has learned the level (STOP_AT_CLEAR_RATE); "
+        "with any of them it goes on until that limit, learned or not. "
         "Ctrl-C saves and stops; --resume goes on. Other commands: evaluate, record, plot; each has its own --help.",
         allow_abbrev=False,
     )
@@ -171,7 +173,8 @@ def _training_parser() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="RUN",
-        help="go on with a run of checkpoints/ (default: the last one) with its settings; also extends a finished run",
+        help="go on with a run of checkpoints/ (default: the last one) with its settings and level; also extends a "
+        "finished run",
     )
     parser.add_argument(
         "--from-best", action="store_true", help="resume from the checkpoint after the run's best test, not the newest"
@@ -192,7 +195,7 @@ def _wishes(options: argparse.Namespace) -> Any:
     shortcuts = {"SEED": options.seed, "WORLD": options.world, "STAGE": options.stage}
     given = [f"{name}={value}" for name, value in shortcuts.items() if value is not None]
     assigned, faults = parse_assignments(options.assignments + given)
-    if options.init and options.resume is not None:
+    if options.init is not None and options.resume is not None:
         faults.append("--init and --resume exclude each other: a resumed run already has its weights.")
     if options.from_best and options.resume is None:
         faults.append("--from-best says where a resumed run goes on: add --resume.")
@@ -204,7 +207,7 @@ def _wishes(options: argparse.Namespace) -> Any:
         resume=options.resume is not None,
         resume_name=options.resume or None,
         from_best=options.from_best,
-        init=Path(options.init) if options.init else None,
+        init=None if options.init is None else Path(options.init),
         serial=options.serial,
         faults=faults,
     )

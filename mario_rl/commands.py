@@ -1,6 +1,8 @@
 """The commands beside training: `evaluate`, `record` and `plot`. Each returns an exit code."""
 
+import errno
 import json
+import os
 import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from mario_rl.emulation.rules import Level
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.errors import UserError
 from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS, NUM_STARTS, Episode, Evaluation, evaluate, summarise
+from mario_rl.files import replace_durably
 from mario_rl.plotting import plot, read_curve
 from mario_rl.policies import Policy, read_policy
 from mario_rl.recording import record
@@ -35,6 +38,8 @@ class EvaluateWishes(NamedTuple):
 def run_evaluate(wishes: EvaluateWishes) -> int:
     """Test a model, print a table, and write JSON where asked to."""
     policy = read_policy(wishes.model)
+    if wishes.json is not None:
+        _check_writable(wishes.json)  # all episodes take a minute
     seed = secrets.randbits(32) if wishes.seed is None else wishes.seed
     levels = policy.levels if wishes.level is None else (wishes.level,)
     task = _task(policy)
@@ -44,13 +49,45 @@ def run_evaluate(wishes: EvaluateWishes) -> int:
     for evaluation in evaluations:
         RichConsole().print(_table(wishes, evaluation, seed))
     if wishes.json is not None:
-        try:
-            wishes.json.write_text(json.dumps(_as_json(wishes, evaluations, seed), indent=2) + "\n")
-        except OSError as error:
-            raise UserError(
-                f"{wishes.json} cannot be written ({error.strerror}): choose another --json file."
-            ) from None
+        _write(wishes.json, json.dumps(_as_json(wishes, evaluations, seed), indent=2) + "\n")
     return 0
+
+
+def _check_writable(file: Path) -> None:
+    """A sentence where `_write` could not do its work later."""
+    try:
+        if file.is_dir():
+            raise UserError(f"{file} is a folder: give --json the name of a file.")
+        if not file.parent.is_dir():
+            raise UserError(f"There is no folder {file.parent} for {file.name}: create it, or choose another --json.")
+        if not _is_replaced(file):
+            if not os.access(file, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        trial = file.with_name(f".{file.name}.saving")  # what replace_durably writes to
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise _not_written(file, error) from None
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        if _is_replaced(file):
+            replace_durably(file, text.encode())
+        else:
+            file.write_text(text)
+    except OSError as error:
+        raise _not_written(file, error) from None
+
+
+def _is_replaced(file: Path) -> bool:
+    """Links, pipes and devices, as /dev/stdout, are written to; only a plain file may give its place to another."""
+    return not file.is_symlink() and (file.is_file() or not file.exists())
+
+
+def _not_written(file: Path, error: OSError) -> UserError:
+    return UserError(f"{file} cannot be written ({error.strerror}): choose another --json file.")
 
 
 class RecordWishes(NamedTuple):
@@ -72,16 +109,21 @@ def run_record(wishes: RecordWishes) -> int:
         policy.network(), level, policy.actions, policy.frame_skip, wishes.out, idle_frames=wishes.idle_frames
     )
     ending = "cleared the level" if film.cleared else f"got to {film.distance:,} px"
-    Console().line(f"{wishes.out}: {ending} in {film.decisions:,} decisions; {film.frames:,} frames.")
+    Console().line(f"{_printable(wishes.out)}: {ending} in {film.decisions:,} decisions; {film.frames:,} frames.")
     return 0
 
 
 def run_plot(project: Path, names: list[str], out: Path) -> int:
     """Draw the learning curves of some runs."""
-    found = [runs.find_run(project, name) for name in names] or [runs.find_run(project, None)]
+    found = [runs.find_run_to_plot(project, name) for name in names] or [runs.find_run_to_plot(project, None)]
     plot([read_curve(run.checkpoints) for run in found], out)
-    Console().line(f"{out}: {', '.join(run.name for run in found)}.")
+    Console().line(f"{_printable(out)}: {', '.join(run.name for run in found)}.")
     return 0
+
+
+def _printable(path: Path) -> str:
+    """A name may hold bytes that are no characters, and stdout takes characters only."""
+    return str(path).encode(errors="replace").decode()
 
 
 def _task(policy: Policy) -> TaskRules:

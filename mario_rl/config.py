@@ -8,6 +8,7 @@ import ast
 import contextlib
 import dataclasses
 import difflib
+import functools
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -224,6 +225,8 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return "a very long number"
+    except RecursionError:
+        return "lists within lists"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -234,6 +237,7 @@ def choose_settings(
     *,
     has_gpu: Callable[[], bool],
     base_source: Source = "config",
+    serial: bool = False,
 ) -> ChosenSettings:
     """Apply the precedence, check everything, or raise SettingsError with every fault."""
     faults: list[str] = []
@@ -262,7 +266,9 @@ def choose_settings(
             checked[name.lower()] = _check(hints[name.lower()], chosen[name])
         except ValueError as fault:
             faults.append(f"{name} = {shown(chosen[name])} ({SOURCE_NAMES[sources[name]]}): {fault}")
-    faults += _conflicts(checked)
+    faults += _conflicts(checked, serial)
+    if base_source != "run":  # a resumed run keeps its level anyway
+        faults += _ignored_level(checked, assigned, sources)
     if faults:
         raise SettingsError(faults)
     return ChosenSettings(Settings(**checked), sources)
@@ -320,27 +326,45 @@ def _check_levels(value: Any) -> Levels:
         whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (world, stage))
         if not whole or not (1 <= world <= 8 and 1 <= stage <= 4):
             raise ValueError(f"must hold worlds 1 to 8 and stages 1 to 4; {shown((world, stage))} is no level.")
-    return tuple((world, stage) for world, stage in value)
+    levels = tuple((world, stage) for world, stage in value)
+    for level in levels:
+        if levels.count(level) > 1:  # tests count every level once
+            raise ValueError(f"must name a level once; {level} is there {levels.count(level)} times.")
+    return levels
 
 
-def _conflicts(checked: dict[str, Any]) -> list[str]:
+def _ignored_level(checked: dict[str, Any], assigned: Mapping[str, Any], sources: Mapping[str, Source]) -> list[str]:
+    """A level that the user has just asked for and that LEVELS hides."""
+    asked = " and ".join(f"{name} = {shown(assigned[name])}" for name in ("WORLD", "STAGE") if name in assigned)
+    levels = checked.get("levels")
+    if not asked or not levels:
+        return []
+    return [
+        f"{asked} (command line) would not be played: LEVELS = {shown(list(levels))} "
+        f'({SOURCE_NAMES[sources["LEVELS"]]}) names the levels; add --set "LEVELS=[]".'
+    ]
+
+
+def _conflicts(checked: dict[str, Any], serial: bool) -> list[str]:
     """Settings that are right alone and wrong together; faulty ones are left out, with the rules that need them."""
     partial = object.__new__(Settings)
     for name, value in checked.items():
         object.__setattr__(partial, name, value)
     faults = []
-    for rule in (_levels_fit, _steps_fit, _workers_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
+    levels_fit = functools.partial(_levels_fit, serial=serial)
+    for rule in (levels_fit, _steps_fit, _workers_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
         with contextlib.suppress(AttributeError):
             faults += rule(partial)
     return faults
 
 
-def _levels_fit(s: Settings) -> list[str]:
-    if len(s.levels) <= s.num_streams:
+def _levels_fit(s: Settings, serial: bool) -> list[str]:
+    num_emulators, mode = (s.envs_per_process, " with --serial") if serial else (s.num_streams, "")
+    if len(s.levels) <= num_emulators:
         return []
     return [
-        f"LEVELS has {len(s.levels)} levels and there are {s.num_streams} emulators: raise ENVS_PER_PROCESS, so that "
-        "each level has at least one."
+        f"LEVELS has {len(s.levels)} levels and there are {num_emulators} emulators{mode}: raise ENVS_PER_PROCESS, so "
+        "that each level has at least one."
     ]
 
 

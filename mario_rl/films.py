@@ -48,10 +48,10 @@ def open_film(out: Path, palette: Palette, scale: int) -> Iterator[Film]:
     """A film to add pictures to. Unless all goes well, `out` stays as it was."""
     if out.suffix.lower() not in SUFFIXES:
         raise FilmError(f"A film is an {' or a '.join(SUFFIXES)} file, and {out} is neither: give it such a name.")
-    if not out.parent.is_dir():
-        raise FilmError(f"There is no folder {out.parent} for {out.name}: create it, or give another path.")
     temporary = out.with_name(f".{out.name}.saving")
     try:
+        if not out.parent.is_dir():  # which itself fails where the name is too long, or a folder above is closed to us
+            raise FilmError(f"There is no folder {out.parent} for {out.name}: create it, or give another path.")
         temporary.touch()
         if out.is_dir():
             temporary.unlink()

@@ -10,6 +10,7 @@ import torch
 
 from mario_rl.channels.experience_ring import RingShape
 from mario_rl.channels.weight_slots import WeightSlots
+from mario_rl.checkpoint_checks import check_numbers, check_optimizer, check_sampler, check_source
 from mario_rl.checkpoints import Checkpoint, CheckpointStore, restore_replay
 from mario_rl.collecting.collector import CollectorSetup
 from mario_rl.collecting.exploration import EpsilonLadder
@@ -17,7 +18,12 @@ from mario_rl.collecting.supervisor import RestartRules
 from mario_rl.config import Settings
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
-from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator
+from mario_rl.evaluation.evaluator import (
+    STICKY_FROM_CLEAR_RATE,
+    EvaluatorProcess,
+    EvaluatorSetup,
+    InlineEvaluator,
+)
 from mario_rl.hardware import HardwarePlan
 from mario_rl.learning.consolidation import ProcessorFigures
 from mario_rl.learning.flow import FlowControl
@@ -28,7 +34,7 @@ from mario_rl.learning.sampling import SampleAhead, SampleInline
 from mario_rl.learning.workers import LoneWorker, WorkerTeam
 from mario_rl.network import NetworkShape
 from mario_rl.replay.prioritized import PrioritizedSampler
-from mario_rl.replay.sampler import Sampler
+from mario_rl.replay.sampler import NothingToDrawError, SampleBuffer, Sampler
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 from mario_rl.sources import ParallelSource, SerialSource
@@ -96,23 +102,33 @@ class Pipeline:
         self.progress.has_unsaved_best = False
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Continue from a checkpoint, before anything runs; what could not be restored, in words."""
+        """Continue from a checkpoint, before anything runs; what could not be restored, in words.
+
+        ValueError, TypeError, LookupError and the like where it holds something else than this version saves: all of
+        it is looked at here, since a part that stumbles later does so when processes run already.
+        """
         numbers, tensors = checkpoint.numbers, checkpoint.tensors
+        self._check(numbers, tensors)
         self.learner.load(tensors, numbers["learner"])
         self.ledger.load_state(numbers["ledger"])
         self.flow.load_state(numbers["flow"], self.ledger.collected, self.ledger.trained)
         known = {entry.name for entry in fields(Progress)}  # a checkpoint of an older version may hold others
         self.progress = Progress(**{name: value for name, value in numbers["progress"].items() if name in known})
-        self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
-        torch.set_rng_state(tensors["torch_rng"])
         missing = []
         restored = restore_replay(checkpoint, self.replay, self.settings.envs_per_process)
         if restored:
-            self.sampler.load(numbers.get("sampler", {}), tensors)  # priorities belong to the rows they were given to
-        if self.replay.num_rows < min(self.flow.warmup, self.ledger.collected):
+            sampler = numbers.get("sampler", {})
+            check_sampler(sampler, tensors, self.sampler.state(), self.replay, self.network_shape.num_actions)
+            self.sampler.load(sampler, tensors)
+        is_warm = self.ledger.collected >= self.flow.begin_collected
+        if self.replay.num_rows < min(self.flow.warmup, self.ledger.collected) or (is_warm and not self._can_draw()):
             self.flow.warm_up_again(self.ledger.collected, self.ledger.trained)
             state = "holds few experiences" if restored else "starts empty"
             missing.append(f"replay {state} and is filled again before learning goes on")
+        if restored:  # once more, as it was before the draw; priorities belong to the rows they were given to
+            self.sampler.load(sampler, tensors)
+        self.sampler.rng.bit_generator.state = numbers["sampler_rng"]
+        torch.set_rng_state(tensors["torch_rng"])
         if self.source.load(numbers["source"], tensors):
             self.publisher.republish({name: tensors[f"acting.{name}"] for name in self.publisher.snapshot})
         else:
@@ -120,6 +136,26 @@ class Pipeline:
             for stream in range(self.replay.num_streams):
                 self.replay.interrupt(stream)
         return missing
+
+    def _check(self, numbers: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Compare all that can be known before anything is restored with what would be saved now."""
+        expected = {
+            "learner": self.learner.numbers(),
+            "ledger": self.ledger.state(),
+            "flow": self.flow.state(),
+            "progress": vars(Progress()),
+        }
+        check_numbers(numbers, expected)
+        check_optimizer(tensors, list(self.learner.online.parameters()))
+        check_source(numbers["source"], self.source.state(), self.network_shape.num_actions)
+
+    def _can_draw(self) -> bool:
+        """Whether replay holds anything to learn from. This draws: what the sampler knows must be loaded afterwards."""
+        try:
+            self.sampler.sample(SampleBuffer(1, prioritized=self.settings.prioritized_replay))
+        except NothingToDrawError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Stop all processes and threads; safe to call once, in any state."""
@@ -224,9 +260,11 @@ def connect(settings: Settings, plan: HardwarePlan, console: Console, *, serial:
         for number in range(num_collectors)
     ]
 
-    evaluator_setup = EvaluatorSetup(task, shape, EVALUATION_SEED)
+    evaluator_setup = EvaluatorSetup(task, shape, EVALUATION_SEED, min(STICKY_FROM_CLEAR_RATE, s.stop_at_clear_rate))
     evaluator: EvaluatorProcess | InlineEvaluator = (
-        InlineEvaluator(evaluator_setup) if serial else EvaluatorProcess(context, evaluator_setup, ledger.wake)
+        InlineEvaluator(evaluator_setup, lambda: source.is_stopping())
+        if serial
+        else EvaluatorProcess(context, evaluator_setup, ledger.wake)
     )
 
     def on_figures(figures: ProcessorFigures) -> None:

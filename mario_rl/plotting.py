@@ -6,6 +6,8 @@ network? The left column asks it against decisions, the right one against minute
 
 import io
 import json
+import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -33,7 +35,9 @@ Style: TypeAlias = dict[str, Any]  # a line's arguments to matplotlib
 _TRAINING: Style = {"linewidth": 1.2, "alpha": 0.55, "solid_joinstyle": "round"}
 _STARTS: Style = {"linewidth": 2.0, "marker": "o", "markersize": 5}
 _STICKY: Style = {"linewidth": 1.2, "marker": "o", "markersize": 5, "markerfacecolor": "white"}
+_LEVEL: Style = {"linewidth": 1.2, "linestyle": "--", "marker": ".", "markersize": 5}
 _MARKS: Style = _STARTS | {"linewidth": 0.0}
+_LEVEL_RATE = re.compile(r"evaluation_(.+)/clear_rate")
 
 
 class PlottingError(UserError):
@@ -94,8 +98,10 @@ def read_curve(run_folder: Path) -> Curve:
             entry = json.loads(line)
             decisions, minutes = float(entry["decisions"]), float(entry["minutes"])
             metrics = {name: float(value) for name, value in entry["metrics"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
+        if not (math.isfinite(decisions) and math.isfinite(minutes)):
+            continue  # no axis reaches so far
         for name, value in metrics.items():
             row = rows.setdefault(name, [])
             while row and row[-1][0] >= decisions:
@@ -112,13 +118,13 @@ def plot(curves: list[Curve], out: Path) -> None:
         raise PlottingError("There is nothing to plot: give the folder of at least one run.")
     if out.suffix.lower() != ".png":
         raise PlottingError(f"A plot is a .png file, and {out} is not: give it such a name.")
-    if not out.parent.is_dir():
-        raise PlottingError(f"There is no folder {out.parent} for {out.name}: create it, or give another path.")
     picture = io.BytesIO()
-    _draw(curves).savefig(picture, format="png")
     try:
+        if not out.parent.is_dir():  # which itself fails where the name is too long, or a folder above is closed to us
+            raise PlottingError(f"There is no folder {out.parent} for {out.name}: create it, or give another path.")
         if out.is_dir():
             raise PlottingError(f"{out} is a folder: give another name.")
+        _draw(curves).savefig(picture, format="png")
         replace_durably(out, picture.getvalue())
     except OSError as error:
         raise PlottingError(f"{out} cannot be written ({error.strerror}): give another path.") from None
@@ -148,6 +154,9 @@ def _draw(curves: list[Curve]) -> "Figure":
         for axis in (left, right):
             _tidy(axis)
         _set_range(left, panel, curves)
+    if len(curves) == 1:
+        for axis, against_minutes in zip(axes[0], (False, True), strict=True):
+            _draw_levels(axis, curves[0], against_minutes=against_minutes)
     _label_columns(axes[-1][0], axes[-1][1])
     _write_heading(figure, curves)
     return figure
@@ -163,6 +172,17 @@ def _draw_curve(axes: "Axes", panel: _Panel, curve: Curve, colour: str, *, again
             points = curve.metrics[name]
             x = points.minutes if against_minutes else points.decisions
             axes.plot(x, points.values, color=colour, zorder=3, clip_on=False, **style)
+
+
+def _draw_levels(axes: "Axes", curve: Curve, *, against_minutes: bool) -> None:
+    """Of a run that plays several levels: how often each is cleared, from the different starts."""
+    levels = {found[1]: name for name in sorted(curve.metrics) if (found := _LEVEL_RATE.fullmatch(name))}
+    for number, (level, name) in enumerate(levels.items(), 1):
+        points, colour = curve.metrics[name], RUN_COLOURS[number % len(RUN_COLOURS)]
+        x = points.minutes if against_minutes else points.decisions
+        axes.plot(x, points.values, color=colour, zorder=2.5, clip_on=False, label=level, **_LEVEL)
+    if levels and not against_minutes:
+        axes.legend(fontsize=_SMALL_SIZE, labelcolor=_INK, frameon=False, loc="upper left", ncols=4)
 
 
 def running_mean(points: Points) -> Points:

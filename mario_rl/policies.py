@@ -61,14 +61,20 @@ def export_policy(path: Path, policy: Policy, card: dict[str, Any]) -> None:
 
 def read_policy(path: Path) -> Policy:
     """The policy in a file, checked as far as it can be without knowing what it is for."""
-    if not path.is_file():
-        raise PolicyError(f"There is no model {path}: give the path of a .safetensors file, as in models/.")
     try:
+        if not path.is_file():
+            raise PolicyError(f"There is no model {path}: give the path of a .safetensors file, as in models/.")
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
+    except OSError as error:  # not only in reading: a name may be too long, or a folder closed to us
+        raise PolicyError(
+            f"{path} cannot be read ({error.strerror or error}): give a .safetensors file, as in models/."
+        ) from None
+    except SafetensorError as error:
         raise PolicyError(f"{path} is no model file ({error}): give a .safetensors file, as in models/.") from None
+    except (MemoryError, RuntimeError):  # torch's own word for too little memory is a RuntimeError
+        raise PolicyError(f"{path} does not fit into memory: give another model.") from None
     if not metadata.get("format", "").startswith("mario-rl-policy-"):
         raise PolicyError(f"{path} was not exported by this project: give a .safetensors file from its models/ folder.")
     if metadata["format"] != FORMAT:
@@ -90,7 +96,7 @@ def read_policy(path: Path) -> Policy:
             raise ValueError
         if not levels:
             raise ValueError
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError, RecursionError):
         raise PolicyError(f"{path} does not tell what it was trained for: give another model.") from None
     with torch.device("meta"):  # shapes alone: a file may claim any size
         expected = {name: tensor.shape for name, tensor in QNetwork(shape).state_dict().items()}
@@ -126,7 +132,7 @@ def _parse_level(text: str) -> Level:
 
 
 def _parse_shape(text: str) -> NetworkShape:
-    """ValueError, KeyError or TypeError where it is none; the sizes are bounded as the settings are."""
+    """ValueError, KeyError and their like where it is none; the sizes are bounded as the settings are."""
     values = json.loads(text)
     first, second, third = values["channels"]
     low, high = float(values["value_low"]), float(values["value_high"])

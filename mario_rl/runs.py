@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mario_rl.checkpoints import CheckpointError
-from mario_rl.config import Settings
+from mario_rl.config import Settings, shown
 from mario_rl.files import replace_durably
 from mario_rl.hardware import describe_machine
+from mario_rl.plotting import METRICS_FILE
 
 RECORD, LOCK = "run.json", ".lock"
 _claims: list[IO[str]] = []  # open as long as this process lives
@@ -48,7 +49,7 @@ class Run:
     @property
     def metrics(self) -> Path:
         """Where the same metrics go, one row a line, for `plot` and for scripts."""
-        return self.checkpoints / "metrics.jsonl"
+        return self.checkpoints / METRICS_FILE
 
 
 def new_run(project: Path, settings: Settings) -> Run:
@@ -89,25 +90,48 @@ def _not_writable(folder: Path, error: OSError) -> CheckpointError:
 
 
 def find_run(project: Path, name: str | None) -> Run:
-    """A run by its name, or the one that was saved last."""
+    """The run to resume: by its name or its folder, or the one that was saved last."""
+    nothing = "There is no run in checkpoints/ to resume: start one without --resume."
+    return _find(project, name, "checkpoint-*", nothing)
+
+
+def find_run_to_plot(project: Path, name: str | None) -> Run:
+    """The run to plot: by its name or its folder, or the one that wrote metrics last, saved or not."""
+    nothing = "There is no run in checkpoints/ to plot: start one, and wait for its first epoch."
+    return _find(project, name, METRICS_FILE, nothing)
+
+
+def _find(project: Path, name: str | None, written: str, nothing: str) -> Run:
+    """A run by its name, or the one that wrote such files last; the message where there is none."""
     folder = project / "checkpoints"
-    last_saved = {record.parent.name: _last_saved(record.parent) for record in folder.glob(f"*/{RECORD}")}
+    last_written = {record.parent.name: _last_written(record.parent, written) for record in folder.glob(f"*/{RECORD}")}
     if name is None:
-        name = max(last_saved, key=last_saved.__getitem__, default=None)
-        if name is None or not last_saved[name]:
-            raise CheckpointError("There is no run in checkpoints/ to resume: start one without --resume.")
-    if not last_saved:
-        raise CheckpointError("There is no run in checkpoints/ to resume: start one without --resume.")
-    if name not in last_saved:
-        raise CheckpointError(f"There is no run {name!r} in checkpoints/; there are: {', '.join(sorted(last_saved))}.")
-    return Run(name, folder / name, project / "models")
+        found = max(last_written, key=last_written.__getitem__, default=None)
+        if found is None or not last_written[found]:
+            raise CheckpointError(nothing)
+        return Run(found, folder / found, project / "models")
+    if not last_written:
+        raise CheckpointError(nothing)
+    found = _without_folder(project, name)
+    if found not in last_written:
+        names = ", ".join(sorted(last_written))
+        raise CheckpointError(f"There is no run {shown(name)} in checkpoints/; there are: {names}.")
+    return Run(found, folder / found, project / "models")
 
 
-def _last_saved(folder: Path) -> float:
+def _without_folder(project: Path, text: str) -> str:
+    """The name in `checkpoints/NAME`, which is what a shell completes to; any other path stays one, and is no name."""
+    path, folder = Path(text), project / "checkpoints"
+    is_name = path.name == text.rstrip("/") or (project / path).parent == folder or path.absolute().parent == folder
+    return path.name if is_name else text
+
+
+def _last_written(folder: Path, pattern: str) -> float:
     times = [0.0]
-    for path in folder.glob("checkpoint-*"):
-        with contextlib.suppress(FileNotFoundError):  # a run that goes on may remove it at this moment
-            times.append(path.stat().st_mtime)
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # a run that goes on may remove it at this moment
+            if path.is_dir() or path.stat().st_size:  # an empty file tells nothing yet
+                times.append(path.stat().st_mtime)
     return max(times)
 
 
@@ -126,7 +150,10 @@ def write_record(run: Run, settings: Settings) -> None:
         "settings": {name.upper(): value for name, value in dataclasses.asdict(settings).items()},
         "sessions": [*earlier, session],
     }
-    replace_durably(run.checkpoints / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+    try:
+        replace_durably(run.checkpoints / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+    except OSError as error:
+        raise _not_writable(run.checkpoints, error) from None
 
 
 def read_settings(run: Run) -> dict[str, Any]:
@@ -140,7 +167,7 @@ def _read_record(run: Run) -> dict[str, Any]:
         record = json.loads((run.checkpoints / RECORD).read_text())
         if isinstance(record["settings"], dict) and isinstance(record["sessions"], list):
             return {"settings": record["settings"], "sessions": record["sessions"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
         pass
     raise CheckpointError(
         f"{run.checkpoints / RECORD} cannot be read, so the run's settings are lost: start a new run."

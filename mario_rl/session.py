@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mario_rl import hardware, runs
+from mario_rl.checkpoint_checks import check_like
 from mario_rl.checkpoints import Checkpoint, CheckpointError, CheckpointStore, check_disk
 from mario_rl.config import ChosenSettings, Settings, SettingsError, choose_settings, read_config_module, shown
-from mario_rl.emulation.choosing import check_rom, choose_emulator
+from mario_rl.emulation.choosing import advise_more_collectors, check_rom, choose_emulator
 from mario_rl.errors import UserError
 from mario_rl.network import NetworkShape
 from mario_rl.pipeline import Pipeline, connect, network_shape
@@ -27,8 +28,9 @@ from mario_rl.telemetry.metrics import ForgivingSink, JsonLinesSink, MetricSink,
 from mario_rl.training import Goal, Limits, Outcome, train
 
 Result = TypeVar("Result")
+LEVEL_SETTINGS = ("WORLD", "STAGE", "LEVELS")
 # What a checkpoint of strange content may raise on its way into the parts of a pipeline.
-_UNFIT = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, MemoryError)
 
 
 class Wishes(NamedTuple):
@@ -67,6 +69,10 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
         settings = replace(settings, emulator=emulator)
         chosen = replace(chosen, settings=settings)
         plan = hardware.make_plan(settings, serial=wishes.serial)
+    if emulator == "nes_py" and not wishes.serial and chosen.sources["NUM_PROCESSES"] in ("config", "cpu"):
+        advice = advise_more_collectors(settings.num_processes, hardware.num_cores())
+        if advice is not None:
+            console.line(advice)
     assert plan is not None
     hardware.prepare(plan)
 
@@ -135,16 +141,41 @@ def _choose(project: Path, wishes: Wishes) -> tuple[runs.Run | None, ChosenSetti
         if wishes.resume:
             resumed = runs.find_run(project, wishes.resume_name)
             runs.claim(resumed)
-            saved = runs.read_settings(resumed)
-            chosen = choose_settings(saved, {}, wishes.assigned, has_gpu=hardware.has_gpu, base_source="run")
+            chosen = _choose_as_saved(resumed, wishes)
         else:
             values, overrides = load_config_file(project)
-            chosen = choose_settings(values, overrides, wishes.assigned, has_gpu=hardware.has_gpu)
+            chosen = choose_settings(values, overrides, wishes.assigned, has_gpu=hardware.has_gpu, serial=wishes.serial)
     except UserError as error:
-        faults += str(error).splitlines()
+        faults += str(error).split("\n")
     if faults:
         raise SettingsError(faults)
     return resumed, chosen
+
+
+def _choose_as_saved(resumed: runs.Run, wishes: Wishes) -> ChosenSettings:
+    """The run's settings with what the command line changes, which must not be its level."""
+    saved = runs.read_settings(resumed)
+
+    def choose(assigned: dict[str, Any]) -> ChosenSettings:
+        gpu = hardware.has_gpu
+        return choose_settings(saved, {}, assigned, has_gpu=gpu, base_source="run", serial=wishes.serial)
+
+    chosen = choose(wishes.assigned)
+    new = chosen.settings
+    old = choose({name: value for name, value in wishes.assigned.items() if name not in LEVEL_SETTINGS}).settings
+    if (new.world, new.stage, new.levels_played) == (old.world, old.stage, old.levels_played):
+        return chosen
+    asks_for_levels = new.levels and new.levels != old.levels
+    wish = f'--set "LEVELS={list(new.levels)}"' if asks_for_levels else f"--world {new.world} --stage {new.stage}"
+    models = [path for path in (resumed.best_model, resumed.newest_model) if path.exists()]
+    init = f"--init {_shown(models[0])} " if models else ""
+    played = " and ".join(map(str, old.levels_played))
+    raise SettingsError(
+        [
+            f"Run {resumed.name} plays {played}, and its replay, tests and best model are of that: to play something "
+            f"else, start a new run, for example with {init}{wish}."
+        ]
+    )
 
 
 class _Checks:
@@ -158,7 +189,7 @@ class _Checks:
         try:
             return check()
         except UserError as error:
-            self.faults += str(error).splitlines()
+            self.faults += str(error).split("\n")
             return None
 
     def finish(self) -> None:
@@ -178,15 +209,16 @@ def _load_checkpoint(
         saved = checkpoint.numbers["network_shape"]
         epoch, collected = checkpoint.numbers["progress"]["epoch"], checkpoint.numbers["ledger"]["collected"]
         reached = limits.reached(epoch, collected, 0.0)
+        mine = {name: list(value) if isinstance(value, tuple) else value for name, value in shape._asdict().items()}
+        if mine != saved:
+            check_like(saved, mine, "network_shape")
+            raise CheckpointError(
+                f"The run's network has {saved}, the settings ask for {mine}: a resumed run keeps NETWORK_CHANNELS, "
+                "HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS, ACTIONS and what the range of values follows from "
+                "(GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
+            )
     except _UNFIT as error:
         raise _does_not_fit(checkpoint, error) from None
-    mine = {name: list(value) if isinstance(value, tuple) else value for name, value in shape._asdict().items()}
-    if mine != saved:
-        raise CheckpointError(
-            f"The run's network has {saved}, the settings ask for {mine}: "
-            "a resumed run keeps NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS, ACTIONS and what the range of "
-            "values follows from (GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
-        )
     if reached:
         raise CheckpointError(
             f"Run {resumed.name} is finished: {reached}. Extend it, for example with --epochs {epoch + 500}."

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from mario_rl import command_line
+from mario_rl import command_line, hardware, runs, session
 from mario_rl.stop_signals import StopSignals
-from tests.small_runs import PROJECT, copy_project
+from tests.small_runs import PROJECT, copy_project, small_settings
 
 OPTIONS = ("--set", "--epochs", "--minutes", "--decisions", "--resume", "--init", "--seed", "--world", "--stage")
 OPTIONS += ("--serial",)
@@ -79,6 +79,14 @@ def assert_refused(result, project, folder):
 # --- As a user runs it ------------------------------------------------------------------------------------------------
 
 
+def test_help_says_what_a_limit_switches_off(project, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        command_line.main(project, StopSignals(), ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "without --epochs, --minutes and --decisions ends when it has learned the level" in text
+    assert "with any of them it goes on until that limit, learned or not" in text
+
+
 def test_help_names_every_option(project, elsewhere):
     result = run_script(project, elsewhere, "--help")
     assert result.returncode == 0
@@ -139,6 +147,8 @@ def test_a_config_file_with_a_syntax_error_is_named_with_its_line(project, elsew
         (["--stage", "five"], "error: STAGE = 'five' (command line): must be a whole number."),
         (["--seed", "-1"], "error: SEED = -1 (command line): must lie between 0 and"),
         (["--init", "nowhere.safetensors"], "error: There is no model nowhere.safetensors: give the path"),
+        (["--init", "x" * 300], f"error: {'x' * 300} cannot be read (File name too long): give a .safetensors"),
+        (["--init", ""], "error: There is no model .: give the path"),
         (["--resume", "mario-1-1"], "error: There is no run in checkpoints/ to resume"),
         (["--set", "BUFFER_SIZE=1e9", "--set", "CHECKPOINT_REPLAY=False"], "error: Replay and rings need 7,0"),
         (["--set", "DEVICE=cuda"], "error: DEVICE = 'cuda', but torch sees no CUDA device"),
@@ -182,6 +192,100 @@ def test_resume_takes_names_and_no_paths(main, project, elsewhere, name):
     code, lines = main("--resume", name)
     assert code == 2
     assert lines[0].startswith(f"error: There is no run {name!r}")
+
+
+@pytest.fixture
+def run_of_1_1(project):
+    """A run that plays 1-1; what is asked here is answered before its checkpoint is looked at."""
+
+    def make(**changes):
+        run = runs.Run("mario-a", project / "checkpoints" / "mario-a", project / "models")
+        runs.write_record(run, small_settings(**changes))
+        (run.checkpoints / "checkpoint-000001").mkdir()
+        return run
+
+    yield make
+    while runs._claims:
+        runs._claims.pop().close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wish"),
+    [
+        (["--stage", "2"], "--world 1 --stage 2"),
+        (["--set", "WORLD=3"], "--world 3 --stage 1"),
+        (["--set", "LEVELS=[(1,1),(1,2)]"], '--set "LEVELS=[(1, 1), (1, 2)]"'),
+    ],
+)
+@pytest.mark.parametrize("kind", ["best", "newest", None])
+def test_a_resumed_run_keeps_its_level(main, project, run_of_1_1, monkeypatch, arguments, wish, kind):
+    run_of_1_1()
+    monkeypatch.chdir(project)
+    if kind:
+        (project / "models" / f"mario-a-{kind}.safetensors").touch()
+    init = f"--init models/mario-a-{kind}.safetensors " if kind else ""
+    code, lines = main("--resume", *arguments)
+    assert code == 2
+    assert lines == [
+        "error: Run mario-a plays 1-1, and its replay, tests and best model are of that: to play something else, "
+        f"start a new run, for example with {init}{wish}."
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--stage", "2"], ["--set", "LEVELS=[]"], ["--set", "LEVELS=[(1,1)]"]])
+def test_a_resumed_run_keeps_its_levels(main, run_of_1_1, arguments):
+    run_of_1_1(LEVELS=[(1, 1), (1, 2)])
+    code, (line,) = main("--resume", *arguments)
+    assert code == 2
+    assert line.startswith("error: Run mario-a plays 1-1 and 1-2, and its replay")
+
+
+def test_a_resumed_run_may_be_told_the_level_that_it_plays(main, run_of_1_1):
+    run_of_1_1()
+    _, (line,) = main("--resume", "--world", "1", "--stage", "1")
+    assert "checkpoint-000001 is damaged" in line  # which is looked at next
+
+
+def test_a_level_that_levels_hide_is_refused_with_the_remedy(main):
+    code, (line,) = main("--world", "1", "--stage", "2", "--set", "LEVELS=[(1,1)]")
+    assert code == 2
+    assert line.startswith("error: WORLD = 1 and STAGE = 2 (command line) would not be played: LEVELS = [(1, 1)]")
+    assert line.endswith('add --set "LEVELS=[]".')
+
+
+def test_serial_mode_counts_its_own_emulators(main):
+    levels = ["--set", "NUM_PROCESSES=2", "--set", "ENVS_PER_PROCESS=1", "--set", "LEVELS=[(1,1),(1,2)]"]
+    code, (line,) = main("--serial", *levels)
+    assert code == 2
+    assert "LEVELS has 2 levels and there are 1 emulators with --serial" in line
+
+
+class WorkBeginsError(Exception):
+    """All checks are passed."""
+
+
+@pytest.mark.parametrize(
+    ("emulator", "arguments", "advised"),
+    [
+        ("nes_py", [], True),
+        ("fast", [], False),
+        ("nes_py", ["--set", "NUM_PROCESSES=1"], False),  # that was somebody's wish
+        ("nes_py", ["--serial"], False),
+    ],
+)
+def test_a_run_on_nes_py_is_told_how_all_cores_collect(project, monkeypatch, capsys, emulator, arguments, advised):
+    def begin_work(*_arguments, **_options):
+        raise WorkBeginsError
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(session, "choose_emulator", lambda *_: emulator)  # as where numba is missing
+    monkeypatch.setattr(session, "connect", begin_work)
+    monkeypatch.setattr(hardware, "num_cores", lambda: 6)
+    monkeypatch.setattr(hardware, "prepare", lambda _: None)
+    with pytest.raises(WorkBeginsError):
+        command_line.main(project, StopSignals(), [*arguments, "--set=USE_AMP=False"])  # nothing to measure
+    out = capsys.readouterr().out
+    assert ("NUM_PROCESSES = 1 of 6 cores collect. Remedy: --set NUM_PROCESSES=6" in out) is advised
 
 
 def test_a_run_whose_record_is_damaged_is_refused(main, project):

@@ -1,13 +1,16 @@
 """The commands `evaluate`, `record` and `plot`, as a user types them; and what their mistakes look like."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from mario_rl import command_line
+from mario_rl import command_line, commands
 from mario_rl.emulation.rules import Level
+from mario_rl.evaluation.playing import Episode, Evaluation
 from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.policies import Policy, export_policy
 from mario_rl.stop_signals import StopSignals
@@ -55,6 +58,75 @@ def test_evaluate_prints_a_table_and_writes_json(main, model, tmp_path):
     assert 250 < result["mean_distance"] < 350  # where the first enemy is
 
 
+@pytest.fixture
+def never_plays(monkeypatch):
+    monkeypatch.setattr(commands, "evaluate", lambda *_: pytest.fail("episodes were played"))
+
+
+@pytest.mark.parametrize(
+    ("file", "complaint"),
+    [
+        ("no/such/folder/x.json", "There is no folder no/such/folder for x.json: create it, or choose another --json."),
+        ("models", "models is a folder: give --json the name of a file."),
+        ("", ". is a folder: give --json the name of a file."),
+        (
+            "/proc/none.json",
+            "/proc/none.json cannot be written (No such file or directory): choose another --json file.",
+        ),
+        ("x" * 300, "cannot be written (File name too long): choose another --json file."),
+    ],
+)
+def test_a_place_for_json_that_cannot_be_written_is_refused_before_anything_is_played(
+    main, model, never_plays, monkeypatch, file, complaint
+):
+    monkeypatch.chdir(PROJECT)
+    code, _, err = main("evaluate", model, "--json", file)
+    assert code == command_line.USER_ERROR
+    (line,) = err.splitlines()
+    assert complaint in line
+
+
+@pytest.fixture
+def plays_at_once(monkeypatch):
+    episode = Episode(True, 3_161, 3_000.0, 200)
+    monkeypatch.setattr(commands, "evaluate", lambda *_: Evaluation(Level(1, 1), [episode], []))
+    monkeypatch.setattr(commands, "choose_emulator", lambda *_: "fast")
+
+
+def test_json_takes_an_older_files_place_in_one_step_or_leaves_it(main, model, plays_at_once, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "results" / "result.json"
+    file.parent.mkdir()
+    file.write_text("older")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        code, _, err = main("evaluate", model, "--json", file)
+    assert code == command_line.USER_ERROR
+    assert "cannot be written (No space left on device)" in err
+    assert file.read_text() == "older"
+    assert main("evaluate", model, "--json", file)[0] == 0
+    assert json.loads(file.read_text())["clear_rate"] == 1.0
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_json_is_written_through_links_and_into_pipes(main, model, plays_at_once, tmp_path):
+    file, link = tmp_path / "result.json", tmp_path / "link.json"
+    file.write_text("older")
+    link.symlink_to(file)
+    assert main("evaluate", model, "--json", link)[0] == 0
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["clear_rate"] == 1.0
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main("evaluate", model, "--json", pipe)[0] == 0
+    assert json.loads(os.read(reader, 1 << 16))["clear_rate"] == 1.0
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
 def test_evaluate_plays_another_level_when_asked_to(main, model, tmp_path):
     file = tmp_path / "result.json"
     assert main("evaluate", model, "--episodes", 0, "--world", 1, "--stage", 2, "--json", file)[0] == 0
@@ -74,16 +146,16 @@ def test_record_films_an_episode(main, model, tmp_path):
 def test_plot_draws_runs_by_name_and_the_last_one_by_default(main, tmp_path):
     for name in ("one", "two"):
         folder = tmp_path / "checkpoints" / name
-        (folder / "checkpoint-000001").mkdir(parents=True)
+        folder.mkdir(parents=True)  # no checkpoint yet
         (folder / "run.json").write_text("{}")
         row = {"decisions": 100, "minutes": 0.5, "metrics": {"episodes/distance": 300.0, "evaluation/clear_rate": 0.0}}
         (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    for words in (("one", "two"), ()):
-        picture = tmp_path / f"{len(words)}.png"
+    for words, name in ((("checkpoints/one", "two"), "two.png"), ((), os.fsdecode(b"one-\xff.png"))):
+        picture = tmp_path / name
         code, out, _ = main("plot", *words, "--out", picture)
         assert code == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
-        assert all(word in out for word in words)
+        assert ("two.png: one, two." if words else "one-?.png: two.") in out
 
 
 @pytest.mark.parametrize(
@@ -96,10 +168,12 @@ def test_plot_draws_runs_by_name_and_the_last_one_by_default(main, tmp_path):
         (("evaluate", "MODEL", "--sticky", 2), "--sticky 2: must be a number between 0.0 and 1.0."),
         (("evaluate", "MODEL", "--episodes", -1), "--episodes -1: must be a whole number"),
         (("evaluate", "MODEL", "--seed", "pi"), "--seed pi: must be a whole number"),
-        (("evaluate", "MODEL", "--episodes", 0, "--json", "no/such/folder/x.json"), "cannot be written"),
+        (("evaluate", "x" * 300), "cannot be read (File name too long)"),
         (("record", "MODEL", "--out", "film.txt"), "film.txt"),
         (("record", "MODEL", "--start", "soon"), "--start soon"),
-        (("plot", "nowhere"), "There is no run"),
+        (("record", "MODEL", "--out", f"{'x' * 300}/film.mp4"), "cannot be written (File name too long)"),
+        (("plot",), "There is no run in checkpoints/ to plot: start one, and wait for its first epoch."),
+        (("plot", "nowhere"), "There is no run in checkpoints/ to plot"),
     ],
 )
 def test_a_mistake_gets_one_sentence(main, model, words, complaint):

@@ -3,6 +3,7 @@ import importlib.util
 import io
 import math
 import os
+import re
 import tokenize
 import types
 from pathlib import Path
@@ -22,6 +23,7 @@ from mario_rl.config import (
     read_config_module,
     setting_names,
 )
+from mario_rl.emulation.choosing import advise_more_collectors
 
 CONFIG_FILE = Path(config_optimized.__file__)
 VALUES, OVERRIDES = read_config_module(config_optimized)
@@ -279,6 +281,54 @@ def test_every_level_needs_an_emulator():
     values = VALUES | {"NUM_PROCESSES": 1, "ENVS_PER_PROCESS": 1, "LEVELS": [(1, 1), (1, 2)]}
     with pytest.raises(SettingsError, match="LEVELS has 2 levels and there are 1 emulators"):
         choose_settings(values, {}, {}, has_gpu=lambda: True)
+
+
+def test_serial_mode_has_the_emulators_of_one_collector():
+    values = VALUES | {"NUM_PROCESSES": 2, "ENVS_PER_PROCESS": 1, "LEVELS": [(1, 1), (1, 2)]}
+    assert choose_settings(values, {}, {}, has_gpu=lambda: True)
+    with pytest.raises(SettingsError, match="LEVELS has 2 levels and there are 1 emulators with --serial: raise ENVS"):
+        choose_settings(values, {}, {}, has_gpu=lambda: True, serial=True)
+    assert choose_settings(values, {}, {"ENVS_PER_PROCESS": 2}, has_gpu=lambda: True, serial=True)
+
+
+def test_a_level_that_is_named_twice_is_a_fault():
+    (fault,) = faults_of("LEVELS=[(1,1),(1,2),(1,1)]")
+    assert fault.endswith("(command line): must name a level once; (1, 1) is there 2 times.")
+
+
+@pytest.mark.parametrize("assignment", ["WORLD=2", "STAGE=2"])
+def test_a_level_that_levels_would_hide_is_a_fault_with_the_remedy(assignment):
+    (fault,) = faults_of(assignment, LEVELS=[(1, 1)])
+    shown = assignment.replace("=", " = ")
+    assert fault == (
+        f"{shown} (command line) would not be played: LEVELS = [(1, 1)] (config_optimized.py) names the levels; "
+        'add --set "LEVELS=[]".'
+    )
+    assert choose(assignment, "LEVELS=[]", LEVELS=[(1, 1)])
+    assert choose(LEVELS=[(1, 1)], WORLD=2)  # only what was asked for just now
+
+
+def test_a_value_too_nested_to_print_is_a_fault_and_no_crash():
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    (fault,) = faults_of(SEED=value)
+    assert fault.startswith("SEED = lists within lists (config_optimized.py): must be")
+
+
+@pytest.mark.parametrize("num_cores", [1, 2, 8, 12, 16, 64])
+def test_the_remedy_for_nes_py_with_few_collectors_is_accepted(num_cores, monkeypatch):
+    values, overrides = read_config_module(shipped_config_on(num_cores, monkeypatch))
+    now = choose_settings(values, overrides, {"EMULATOR": "nes_py"}, has_gpu=lambda: False).settings
+    advice = advise_more_collectors(now.num_processes, num_cores)
+    if num_cores == 1:
+        assert advice is None
+        return
+    wanted = int(re.fullmatch(r".*Remedy: --set NUM_PROCESSES=(\d+)", advice)[1])
+    assert wanted == min(num_cores, 12)
+    assigned = {"EMULATOR": "nes_py", "NUM_PROCESSES": wanted}
+    then = choose_settings(values, overrides, assigned, has_gpu=lambda: False).settings
+    assert advise_more_collectors(then.num_processes, num_cores) is None
 
 
 def test_all_faults_are_reported_at_once():

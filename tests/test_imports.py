@@ -12,7 +12,7 @@ LAYERS = (
     ("experience", "telemetry"),
     ("emulation", "network"),
     ("config", "environment", "channels", "replay"),
-    ("collecting", "learning", "evaluation", "checkpoints", "policies", "recording", "hardware"),
+    ("collecting", "learning", "evaluation", "checkpoints", "checkpoint_checks", "policies", "recording", "hardware"),
     ("runs", "sources"),
     ("pipeline", "plan"),
     ("reporting",),

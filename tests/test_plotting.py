@@ -66,7 +66,15 @@ def test_a_curve_holds_what_the_run_wrote(run):
 
 
 @pytest.mark.parametrize(
-    "cut", ["{", '{"decisions": 9, "minutes": 1.0, "metr', '{"decisions": 9, "minutes": 1}', "7", "\udcff"]
+    "cut",
+    [
+        "[" * 100_000,
+        '{"decisions": 9, "minutes": 1, "metrics": {"learner/loss": %s}}' % ("9" * 400),
+        '{"decisions": 9, "minutes": 1.0, "metr',
+        '{"decisions": 9, "minutes": 1}',
+        "7",
+        "\udcff",
+    ],
 )
 def test_a_line_that_was_cut_off_is_left_out_wherever_a_resumed_run_went_on(run, cut):
     whole = read_curve(run)
@@ -77,6 +85,14 @@ def test_a_line_that_was_cut_off_is_left_out_wherever_a_resumed_run_went_on(run,
     with (run / "metrics.jsonl").open("a") as file:
         file.write(f"{line}\n{line}\n")  # the first one continues the cut line
     assert read_curve(run).metrics["learner/loss"].values.tolist() == [*whole.metrics["learner/loss"].values, 0.25]
+
+
+def test_a_row_that_no_axis_reaches_is_left_out(run):
+    whole = read_curve(run)
+    with (run / "metrics.jsonl").open("a") as file:
+        for decisions, minutes in (("Infinity", "1"), ("1", "NaN"), ("1e999", "1")):
+            file.write(f'{{"decisions": {decisions}, "minutes": {minutes}, "metrics": {{"learner/loss": 1}}}}\n')
+    assert_same(read_curve(run), whole)
 
 
 def assert_same(curve, other):
@@ -130,6 +146,17 @@ def test_the_picture_shows_each_run_in_its_colour(tmp_path, run):
     assert {path.name for path in tmp_path.iterdir()} == {run.name, other.name, "one.png", "two.PNG"}
 
 
+def test_a_run_of_several_levels_shows_each_ones_clear_rate(tmp_path, run):
+    curve = read_curve(run)
+    rates = {f"evaluation_1-{stage}/clear_rate": curve.metrics["evaluation/clear_rate"] for stage in (1, 2)}
+    plot([Curve(curve.run_name, curve.metrics | rates)], tmp_path / "levels.png")
+    plot([curve], tmp_path / "one.png")
+    for number in (1, 2):
+        assert num_pixels(tmp_path / "levels.png", RUN_COLOURS[number]) > num_pixels(
+            tmp_path / "one.png", RUN_COLOURS[number]
+        )
+
+
 def test_a_run_that_has_only_begun_can_be_drawn(tmp_path):
     nan = np.array([np.nan])
     at = np.array([4096.0]), np.array([0.1])
@@ -149,7 +176,8 @@ def test_what_cannot_be_drawn_or_written_is_refused(tmp_path, run, monkeypatch):
     assert str(tmp_path / "nowhere") in refusal(plot, curves, tmp_path / "nowhere" / "plot.png")
     (tmp_path / "plot.png").mkdir()
     assert "is a folder" in refusal(plot, curves, tmp_path / "plot.png")
-    assert "cannot be written" in refusal(plot, curves, tmp_path / f"{'x' * 300}.png")
+    for name in (f"{'x' * 300}.png", f"{'x' * 300}/plot.png", f"{'x/' * 3_000}plot.png"):
+        assert "cannot be written (File name too long)" in refusal(plot, curves, tmp_path / name)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "pip install -r requirements.txt" in refusal(plot, curves, tmp_path / "other.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == [run.name, "plot.png"]

@@ -1,9 +1,11 @@
+import errno
 import json
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from mario_rl import policies
 from mario_rl.emulation.rules import Level
 from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.policies import FORMAT, OBSERVATION, Policy, PolicyError, export_policy, load_policy, read_policy
@@ -103,6 +105,45 @@ def test_another_action_set_is_refused_with_the_remedy(model):
 def test_a_missing_model_is_refused(tmp_path):
     assert "There is no model" in refusal(tmp_path / "nowhere.safetensors")
     assert "There is no model" in refusal(tmp_path)  # a folder
+
+
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/model.safetensors", "x/" * 3_000])
+def test_a_name_that_is_too_long_is_refused(tmp_path, name):
+    assert "cannot be read (File name too long)" in refusal(tmp_path / name)
+
+
+def test_a_model_in_a_folder_that_is_closed_to_us_is_refused(model, monkeypatch):
+    def closed(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(model), "is_file", closed)  # the machine's administrator may look everywhere
+    assert "cannot be read (Permission denied)" in refusal(model)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate")])
+def test_a_model_that_does_not_fit_into_memory_is_refused(model, monkeypatch, error):
+    def too_large(*_):
+        raise error
+
+    monkeypatch.setattr(policies, "safe_open", too_large)
+    assert "does not fit into memory" in refusal(model)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "[" * 100_000,
+        json.dumps(SHAPE._asdict()).replace(str(SHAPE.value_low), "-" + "9" * 400),
+        json.dumps(SHAPE._asdict() | {"hidden_units": 10**400}),
+    ],
+    ids=["nested", "long", "large"],
+)
+def test_a_shape_of_monstrous_numbers_or_lists_is_refused(tmp_path, network, shape):
+    path = tmp_path / "model.safetensors"
+    save_file(
+        {name: tensor.contiguous() for name, tensor in network.state_dict().items()}, path, METADATA | {"shape": shape}
+    )
+    assert "does not tell what it was trained for" in refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import errno
 import sys
 
 import av
@@ -245,7 +246,17 @@ def test_a_place_that_cannot_be_written_is_refused(network, tmp_path):
     assert str(folder) in refusal(record, network, LEVEL, "simple", 4, folder / "film.mp4")
     (folder / "film.gif").mkdir(parents=True)
     assert "is a folder" in refusal(record, network, LEVEL, "simple", 4, folder / "film.gif")
-    assert "cannot be written" in refusal(record, network, LEVEL, "simple", 4, folder / f"{'x' * 300}.gif")
+    for name in (f"{'x' * 300}.gif", f"{'x' * 300}/film.gif", f"{'x/' * 3_000}film.mp4"):
+        assert "cannot be written" in refusal(record, network, LEVEL, "simple", 4, folder / name)
+
+
+def test_a_folder_that_is_closed_to_us_is_refused(network, tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(tmp_path), "is_dir", closed)  # the machine's administrator may look everywhere
+    message = refusal(record, network, LEVEL, "simple", 4, tmp_path / "film.mp4")
+    assert "cannot be written (Permission denied)" in message
 
 
 @pytest.mark.parametrize("scale", [0, 9])

@@ -1,4 +1,5 @@
 import datetime
+import errno
 import importlib.metadata
 import json
 import os
@@ -13,7 +14,7 @@ import torch
 from mario_rl import runs
 from mario_rl.checkpoints import CheckpointError, CheckpointStore
 from mario_rl.config import choose_settings
-from mario_rl.runs import claim, find_run, git_commit, new_run, read_settings, write_record
+from mario_rl.runs import claim, find_run, find_run_to_plot, git_commit, new_run, read_settings, write_record
 from tests.small_runs import PROJECT, small_settings
 
 SETTINGS = small_settings(WORLD=3, STAGE=2)
@@ -115,6 +116,60 @@ def test_a_project_without_a_checkpoints_folder_has_no_runs(project):
         find_run(project, None)
 
 
+@pytest.mark.parametrize(
+    "text", ["checkpoints/mario-a", "./checkpoints/mario-a/", "mario-a/", "PROJECT/checkpoints/mario-a"]
+)
+@pytest.mark.parametrize("find", [find_run, find_run_to_plot])
+def test_a_run_is_found_by_what_a_shell_completes(project, find, text):
+    started_run(project, "mario-a", minutes_ago=1)
+    assert find(project, text.replace("PROJECT", str(project))).name == "mario-a"
+
+
+def test_a_run_is_found_by_its_name_inside_of_checkpoints(project, monkeypatch):
+    started_run(project, "mario-a", minutes_ago=1)
+    monkeypatch.chdir(project / "checkpoints" / "mario-a")
+    assert find_run(project, str(project / "checkpoints" / "mario-a")).name == "mario-a"
+    with pytest.raises(CheckpointError, match=r"There is no run '\.\./mario-a'"):
+        find_run(project, "../mario-a")
+
+
+@pytest.mark.parametrize("find", [find_run, find_run_to_plot])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../mario-a",
+        "/mario-a",
+        "outside/mario-a",
+        "checkpoints/../outside",
+        "outside",
+        "checkpoints/mario-a/..",
+        "checkpoints",
+        "/",
+        "x" * 300,
+    ],
+)
+def test_a_path_to_anywhere_else_is_no_run(project, find, text):
+    started_run(project, "mario-a", minutes_ago=1)
+    outside = project / "outside"
+    outside.mkdir()
+    (outside / runs.RECORD).write_text("{}")
+    with pytest.raises(CheckpointError, match=r"^There is no run '.* in checkpoints/; there are: mario-a\.$"):
+        find(project, text)
+
+
+def test_the_run_that_wrote_metrics_last_is_plotted_saved_or_not(project):
+    save_checkpoint(started_run(project, "mario-saved", minutes_ago=30))
+    with pytest.raises(CheckpointError, match="There is no run in checkpoints/ to plot: start one"):
+        find_run_to_plot(project, None)
+    for minutes_ago, name in ((20, "mario-saved"), (10, "mario-new"), (0, "mario-empty")):
+        run = started_run(project, name, minutes_ago=30)
+        run.metrics.write_text("" if name == "mario-empty" else "{}")
+        moment = datetime.datetime.now().timestamp() - 60 * minutes_ago
+        os.utime(run.metrics, (moment, moment))
+    assert find_run_to_plot(project, None).name == "mario-new"
+    assert find_run(project, None).name == "mario-saved"
+
+
 # --- The record -------------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +215,9 @@ def test_a_resumed_run_adds_its_session_to_the_record(record, monkeypatch):
     assert [path.name for path in record.parent.iterdir()] == [runs.LOCK, runs.RECORD]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"settings": []}', b"{}", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"", b"{", b"[]", b"null", b'{"settings": []}', b"{}", b"\xff\xfe"]
+)
 def test_a_record_that_is_damaged_is_named_in_one_sentence(record, content):
     record.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
@@ -193,6 +250,16 @@ def test_a_run_that_another_session_trains_is_refused_until_that_ends(project):
         other.kill()
         other.wait()
         claim(run)
+
+
+def test_a_record_that_cannot_be_written_is_one_sentence(project, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = new_run(project, SETTINGS)
+    monkeypatch.setattr(runs, "replace_durably", full)
+    with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
+        write_record(run, SETTINGS)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(project):

@@ -1,4 +1,4 @@
-"""A chart of each study's figures that are ratios or seconds, with their quartiles and goals."""
+"""A chart of a study's figures that are ratios or seconds, with their quartiles and goals."""
 
 from pathlib import Path
 
@@ -7,18 +7,15 @@ from benchmarks.measure import UNITS, Ratio, StudyResult
 INK, ACCENT, MISSED = "#33415c", "#2a9d8f", "#c1121f"
 
 
-def draw_charts(results: dict[str, StudyResult], folder: Path) -> list[Path]:
-    """One PNG a study; the files drawn."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, result in results.items():
-        unit = "x" if any(ratio.unit == "x" for ratio in result.ratios.values()) else "s"
-        ratios = {label: ratio for label, ratio in result.ratios.items() if ratio.unit == unit and ratio.value > 0}
-        if ratios:
-            path = folder / f"{name}.png"
-            _draw(name, ratios, path)
-            paths.append(path)
-    return paths
+def draw_chart(name: str, result: StudyResult, folder: Path) -> Path | None:
+    """Draw a PNG; None where a study has nothing to draw."""
+    unit = "x" if any(ratio.unit == "x" for ratio in result.ratios.values()) else "s"
+    ratios = {label: ratio for label, ratio in result.ratios.items() if ratio.unit == unit and ratio.value > 0}
+    if not ratios:
+        return None
+    path = folder / f"{name}.png"
+    _draw(name, ratios, path)
+    return path
 
 
 def _draw(name: str, ratios: dict[str, Ratio], path: Path) -> None:

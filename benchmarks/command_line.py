@@ -2,18 +2,21 @@
 
 import argparse
 import importlib
-import json
+import multiprocessing
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from benchmarks.charts import draw_charts
-from benchmarks.measure import UNITS, MissingPackageError, Ratio, StudyResult
+from benchmarks.charts import draw_chart
+from benchmarks.destinations import check_json, check_plots
+from benchmarks.measure import MissingPackageError, first_line
+from benchmarks.noise import QUIET_SHARE, NoiseWatch, busy_share
+from benchmarks.results import ResultsFile, show
 from mario_rl.errors import UserError
 from mario_rl.hardware import describe_machine
 
@@ -30,63 +33,119 @@ STUDIES = (
     "locks",
     "recovery",
 )
+FAILED = 1
 USER_ERROR = 2
-QUIET_SHARE = 0.15
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run studies. The exit code: 0, or 2 for wrong input; a goal that is not reached is a result, not an error."""
+    """Run studies. The exit code: a goal that is not reached is a result, not an error.
+
+    0, also where a package was missing; 1 when a study failed; 2 for wrong input; 130 after Ctrl-C.
+    """
     options = _parse(arguments)
     modules = {name: importlib.import_module(f"benchmarks.{name}") for name in STUDIES}
     if options.list:
         for name, module in modules.items():
             print(f"{name:15} {module.QUESTION}")
         return 0
-    unknown = [name for name in options.study if name not in STUDIES]
-    if unknown:
-        print(f"error: --study {unknown[0]}: there are {', '.join(STUDIES)}.", file=sys.stderr)
+    try:
+        _check(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
-    if options.json and options.json.is_dir():
-        print(f"error: --json {options.json}: this is a folder; name a file.", file=sys.stderr)
-        return USER_ERROR
-    if options.json and not options.json.parent.is_dir():
-        print(f"error: --json {options.json}: the folder {options.json.parent} does not exist.", file=sys.stderr)
-        return USER_ERROR
-    if options.plots and options.plots.exists() and not options.plots.is_dir():
-        print(f"error: --plots {options.plots}: this is a file; name a folder.", file=sys.stderr)
-        return USER_ERROR
-    chosen = options.study or list(STUDIES)
+    chosen = {name: modules[name] for name in options.study or STUDIES}
     console = Console() if sys.stdout.isatty() else Console(width=120)
     machine = describe_machine()
     console.print(f"{machine['cpu']}, {machine['cores']} cores, GPU: {machine['gpu']}, torch {machine['torch']}")
     if (load := busy_share()) > QUIET_SHARE:
         console.print(f"This machine is {load:.0%} busy with other things: expect a wide spread.", style="yellow")
     length = "quick" if options.quick else "full"
-    seconds = sum(modules[name].SECONDS[length] for name in chosen)
+    seconds = sum(module.SECONDS[length] for module in chosen.values())
     minutes = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds} seconds"
     console.print(f"This takes about {minutes} on 2 cores.")
-    results: dict[str, StudyResult] = {}
-    with _progress(console) as progress:
-        task = progress.add_task("", total=seconds)
-        for name in chosen:
-            progress.update(task, description=name)
-            console.print(f"\n[bold]{name}[/bold]: {modules[name].QUESTION}")
-            begun = time.monotonic()
-            try:
-                results[name] = modules[name].run(options.quick)
-            except (MissingPackageError, UserError) as error:
-                console.print(f"left out: {error}")
-            else:
-                _show(console, results[name])
-                console.print(f"({time.monotonic() - begun:.0f} s)", style="dim")
-            progress.advance(task, modules[name].SECONDS[length])
+    session = _Session(console, ResultsFile(options.json, machine, options.quick), options.plots, options.quick)
+    try:
+        with _progress(console) as progress:
+            task = progress.add_task("", total=seconds)
+            for name, module in chosen.items():
+                progress.update(task, description=name)
+                session.run(name, module)
+                progress.advance(task, module.SECONDS[length])
+    except KeyboardInterrupt:
+        console.print("\ninterrupted: what was measured before this study is kept.", style="yellow")
+        return INTERRUPTED
     if options.json:
-        options.json.write_text(json.dumps(_as_json(machine, results), indent=2) + "\n")
-        console.print(f"\nwritten to {options.json}")
-    if options.plots:
-        for path in draw_charts(results, options.plots):
-            console.print(f"drawn to {path}")
-    return 0
+        console.print(f"\nwritten to {options.json}", markup=False)
+    return FAILED if session.has_failed else 0
+
+
+class _Session:
+    """Runs one study after the other; what goes wrong in one is told, and the next begins."""
+
+    def __init__(self, console: Console, results: ResultsFile, plots: Path | None, quick: bool) -> None:
+        self._console = console
+        self._results = results
+        self._plots = plots
+        self._quick = quick
+        self.has_failed = False
+
+    def run(self, name: str, module: Any) -> None:
+        """Measure, show and keep one study."""
+        self._console.print(f"\n[bold]{name}[/bold]: {module.QUESTION}")
+        watch, begun = NoiseWatch(), time.monotonic()
+        try:
+            result = module.run(self._quick)
+        except (MissingPackageError, UserError) as error:
+            self._leave_out(name, f"left out: {error}")
+            return
+        except Exception as error:  # whatever it is, the other studies have nothing to do with it
+            traceback.print_exc()
+            self.has_failed = True
+            self._leave_out(name, f"failed: {type(error).__name__}: {first_line(error)}")
+            return
+        finally:
+            _end_children()
+        seconds, noise = time.monotonic() - begun, watch.noise()
+        show(self._console, result)
+        self._console.print(f"({seconds:.0f} s; {noise})", style="dim")
+        if noise.is_loud:
+            self._console.print("The machine was noisy while this ran: trust it less.", style="yellow")
+        try:
+            self._results.add(name, result, noise)
+            if self._plots is not None and (path := draw_chart(name, result, self._plots)):
+                self._console.print(f"drawn to {path}", markup=False)
+        except OSError as error:
+            self._cannot_keep(error)
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self._console.print(reason, markup=False)
+        try:
+            self._results.leave_out(name, reason)
+        except OSError as error:
+            self._cannot_keep(error)
+
+    def _cannot_keep(self, error: OSError) -> None:
+        """A full disk must not end an hour of measuring: the tables are on the screen."""
+        self.has_failed = True
+        self._console.print(f"failed: this could not be written ({error.strerror or error})", markup=False)
+
+
+def _end_children() -> None:
+    """After a study nobody is left; after one that failed nobody must disturb the next. Collectors ignore SIGTERM."""
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+
+
+def _check(options: argparse.Namespace) -> None:
+    unknown = [name for name in options.study if name not in STUDIES]
+    if unknown:
+        raise UserError(f"--study {unknown[0]}: there are {', '.join(STUDIES)}.")
+    if options.json is not None:
+        check_json(options.json)
+    if options.plots is not None:
+        check_plots(options.plots)
 
 
 def _progress(console: Console) -> Progress:
@@ -94,11 +153,6 @@ def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
     )
-
-
-def busy_share() -> float:
-    """How much of the machine others use right now."""
-    return float(psutil.cpu_percent(interval=1.0)) / 100
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -111,45 +165,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--study", action="append", default=[], metavar="NAME", help="run only this one (repeatable)")
     parser.add_argument("--list", action="store_true", help="name the studies and what they ask")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter repeats: 3 minutes in all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to a file")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the results to a file, after each study anew"
+    )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw each study's ratios as a chart")
     return parser.parse_args(arguments)
-
-
-def _show(console: Console, result: StudyResult) -> None:
-    ratios = Table("figure", "value", "quartiles", "goal", "")
-    for name, ratio in result.ratios.items():
-        verdict = "" if ratio.reached is None else ("reached" if ratio.reached else "[red]not reached[/red]")
-        ratios.add_row(
-            name,
-            _figure(ratio.value, ratio),
-            f"{_figure(ratio.low, ratio)} - {_figure(ratio.high, ratio)}",
-            ratio.goal or "",
-            verdict,
-        )
-    console.print(ratios)
-    if result.rows:
-        rows = Table(*result.rows[0].keys())
-        for row in result.rows:
-            rows.add_row(*(f"{value:,}" if isinstance(value, int | float) else str(value) for value in row.values()))
-        console.print(rows)
-    for note in result.notes:
-        console.print(note, style="dim")
-
-
-def _figure(value: float, ratio: Ratio) -> str:
-    if ratio.unit == "share":
-        return f"{value:.2%}"
-    return f"{value:,.0f}" if value >= 100 or ratio.unit == "count" else f"{value:.3g}{UNITS.get(ratio.unit, '')}"
-
-
-def _as_json(machine: dict[str, str | int], results: dict[str, StudyResult]) -> dict[str, object]:
-    studies = {
-        name: {
-            "rows": result.rows,
-            "ratios": {label: ratio._asdict() for label, ratio in result.ratios.items()},
-            "notes": result.notes,
-        }
-        for name, result in results.items()
-    }
-    return {"machine": machine, "studies": studies}

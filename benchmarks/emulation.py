@@ -13,7 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from benchmarks.measure import StudyResult, as_is, at_least, interleave, quotient
+from benchmarks.measure import BROKEN_INSTALL, StudyResult, as_is, at_least, first_line, interleave, quotient
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.emulator import NO_RESTART, Emulator, make_emulator
 from mario_rl.emulation.rom import find_rom
@@ -48,8 +48,8 @@ def run(quick: bool) -> StudyResult:
     for name, make in (("stable-retro", _stable_retro), ("cynes", _cynes)):
         try:
             variants[f"{name}, frames only"] = make(30 * scale)
-        except ImportError:
-            missing.append(f"{name} is not installed (requirements-bench.txt) and was left out.")
+        except BROKEN_INSTALL as error:
+            missing.append(f"{name} was left out: {first_line(error)} (requirements-bench.txt)")
     measured = interleave(variants, repeats=5 if quick else 25)
     for player in players.values():
         player.emulator.close()

@@ -4,15 +4,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from benchmarks.measure import Sample, StudyResult, as_is, interleave, quotient
+from benchmarks.measure import StudyResult, as_is, interleave, quotient
 from benchmarks.product import product_settings
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
-from mario_rl.hardware import flush_denormals, has_compiler, make_plan, num_cores, prepare
+from mario_rl.config import Settings
+from mario_rl.hardware import HardwarePlan, flush_denormals, has_compiler, make_plan, num_cores, prepare
 from mario_rl.learning.learner import Execution, Learner
 from mario_rl.learning.losses import MicroBatch
 from mario_rl.learning.sampling import SampleAhead, SampleInline
@@ -27,9 +28,9 @@ CAPACITY = 10_000
 
 
 class _Variant(NamedTuple):
-    """One way to run an update; the first is the product's on a CPU."""
+    """One way to run an update."""
 
-    batch_size: int = 64
+    batch_size: int
     accumulation: int = 1
     layout: str = "channels_last"
     precision: str = "float32"
@@ -47,34 +48,33 @@ class _Variant(NamedTuple):
         return ", ".join(parts)
 
 
-PLAIN = _Variant()
-
-
 def run(quick: bool) -> StudyResult:
-    """One change at a time from the plain update."""
-    settings = product_settings({"DEVICE": "cpu"})
+    """One change at a time from the plain update, on the device that the product would train on."""
+    settings = product_settings()
     plan = make_plan(settings, serial=False)
     prepare(plan)
+    on_cpu = plan.device.type == "cpu"
+    half = "bfloat16" if on_cpu else "float16"
     replay = synthetic_replay()
-    variants = [
-        PLAIN,
-        PLAIN._replace(goals_ahead=True),
-        PLAIN._replace(layout="contiguous"),
-        PLAIN._replace(batch_size=256),
-        PLAIN._replace(accumulation=4),
-    ]
+    plain = _Variant(settings.batch_size)
+    large = plain._replace(batch_size=4 * plain.batch_size)
+    goals_ahead, contiguous = plain._replace(goals_ahead=True), plain._replace(layout="contiguous")
+    accumulated, in_half = plain._replace(accumulation=4), plain._replace(precision=half)
+    kept, compiled = plain._replace(flush_denormals=False), plain._replace(compiled=True)
+    variants = [plain, contiguous, large, accumulated]
+    variants += [goals_ahead] if on_cpu else []  # a GPU computes them with the loss
     notes = []
     if not quick:
-        variants += [PLAIN._replace(precision="bfloat16"), PLAIN._replace(batch_size=256, goals_ahead=True)]
-        variants += [PLAIN._replace(batch_size=size) for size in (32, 128, 512)]
-        variants += [PLAIN._replace(layout="contiguous", batch_size=256), PLAIN._replace(flush_denormals=False)]
+        variants += [in_half, contiguous._replace(batch_size=large.batch_size)]
+        variants += [plain._replace(batch_size=plain.batch_size * factor // 2) for factor in (1, 4, 16)]
+        variants += [large._replace(goals_ahead=True), kept] if on_cpu else []
         if has_compiler():
-            variants += [PLAIN._replace(compiled=True), PLAIN._replace(compiled=True, layout="contiguous")]
+            variants += [compiled, contiguous._replace(compiled=True)]
         else:
             notes.append("torch.compile was left out: no C++ compiler was found.")
     else:
-        notes.append("bfloat16, torch.compile, more batch sizes and denormals are left out of a quick run.")
-    runners = {variant.name: Runner(settings, replay, variant) for variant in variants}
+        notes.append(f"{half}, torch.compile, more batch sizes and denormals are left out of a quick run.")
+    runners = {variant.name: Runner(settings, replay, variant, plan.device) for variant in variants}
     seconds = 0.5 if quick else 2.0
     measured = interleave(
         {name: partial(runner.samples_per_second, seconds) for name, runner in runners.items()},
@@ -82,43 +82,49 @@ def run(quick: bool) -> StudyResult:
     )
     for runner in runners.values():
         runner.close()
-    plain = measured[PLAIN.name]
-    goals = "ahead" if plan.goals_ahead else "inline"
-    chosen = f"{plan.precision.value}, compilation {plan.compilation.value}, goals {goals}"
-
-    def against_plain(variant: _Variant) -> Sample:
-        return quotient(measured[variant.name], plain)
-
-    ratios = {
-        "goals ahead": as_is(against_plain(PLAIN._replace(goals_ahead=True)), "x"),
-        "channels_last against contiguous": as_is(
-            quotient(plain, measured[PLAIN._replace(layout="contiguous").name]), "x"
-        ),
-        "batch 256 against 64": as_is(against_plain(PLAIN._replace(batch_size=256)), "x"),
-        "4 accumulated micro-batches against none": as_is(against_plain(PLAIN._replace(accumulation=4)), "x"),
+    compared = {
+        "goals ahead": (goals_ahead, plain),
+        "channels_last against contiguous": (plain, contiguous),
+        f"batch {large.batch_size} against {plain.batch_size}": (large, plain),
+        "4 accumulated micro-batches against none": (accumulated, plain),
+        f"{half} against float32": (in_half, plain),
+        "denormals flushed against kept": (plain, kept),
+        "compiled against not": (compiled, plain),
     }
-    if not quick:
-        ratios["bfloat16 against float32"] = as_is(against_plain(PLAIN._replace(precision="bfloat16")), "x")
-        kept = measured[PLAIN._replace(flush_denormals=False).name]
-        ratios["denormals flushed against kept"] = as_is(quotient(plain, kept), "x")
-        if has_compiler():
-            ratios["compiled against not"] = as_is(against_plain(PLAIN._replace(compiled=True)), "x")
     return StudyResult(
         [
             {
                 "update": name,
                 "samples/s": f"{sample.median:,.0f}",
                 "spread": f"{sample.spread:.0%}",
-                "of the plain update": f"{quotient(sample, plain).median:.2f}",
+                "of the plain update": f"{quotient(sample, measured[plain.name]).median:.2f}",
             }
             for name, sample in measured.items()
         ],
-        ratios,
+        {
+            label: as_is(quotient(measured[one.name], measured[other.name]), "x")
+            for label, (one, other) in compared.items()
+            if one.name in measured and other.name in measured
+        },
         [
-            f"The product's network and loss on synthetic pictures, {num_cores()} threads. It would choose: {chosen}.",
+            f"The product's network and loss on synthetic pictures, on {plan.device.type} ({plan.device_name}), "
+            f"{num_cores()} threads.",
+            _choice(settings, plan),
             "Denormals come with training: after some minutes at most there may be few yet.",
             *notes,
         ],
+    )
+
+
+def _choice(settings: Settings, plan: HardwarePlan) -> str:
+    """What the product would do on this machine, in every respect that is measured here."""
+    goals = "one sample call ahead, by a thread of its own" if plan.goals_ahead else "with the loss"
+    accumulation = settings.gradient_accumulation_steps
+    return (
+        f"The product would choose here: batches of {settings.batch_size}, "
+        f"{'not accumulated' if accumulation == 1 else f'{accumulation} accumulated'}; layout channels_last; "
+        f"precision {plan.precision.value} ({plan.precision.reason}); compilation {plan.compilation.value} "
+        f"({plan.compilation.reason}); goals {goals}; denormals flushed."
     )
 
 
@@ -134,7 +140,7 @@ def synthetic_replay() -> ReplayStreams:
 class Runner:
     """A learner set up as a variant wants it."""
 
-    def __init__(self, settings: Any, replay: ReplayStreams, variant: _Variant) -> None:
+    def __init__(self, settings: Settings, replay: ReplayStreams, variant: _Variant, device: torch.device) -> None:
         torch.manual_seed(0)
         self._variant = variant
         rules = learning_rules(settings)._replace(
@@ -143,9 +149,9 @@ class Runner:
             steps_per_sample=4,
             prioritized=False,
         )
-        dtype = torch.bfloat16 if variant.precision == "bfloat16" else None
-        mode = "default" if variant.compiled else None
-        learner = Learner(network_shape(settings), rules, Execution(torch.device("cpu"), dtype, mode))
+        dtype = None if variant.precision == "float32" else getattr(torch, variant.precision)
+        mode = ("default" if device.type == "cpu" else "reduce-overhead") if variant.compiled else None
+        learner = Learner(network_shape(settings), rules, Execution(device, dtype, mode))
         if variant.layout == "contiguous":
             _make_contiguous(learner)
         sampler = UniformSampler(replay, 5, 0.9, 2, np.random.default_rng(0))

@@ -23,12 +23,19 @@ class Sample(NamedTuple):
     @property
     def low(self) -> float:
         """The first quartile."""
-        return statistics.quantiles(self.values, n=4)[0] if len(self.values) > 1 else self.values[0]
+        return self._quartiles[0]
 
     @property
     def high(self) -> float:
         """The third quartile."""
-        return statistics.quantiles(self.values, n=4)[2] if len(self.values) > 1 else self.values[0]
+        return self._quartiles[2]
+
+    @property
+    def _quartiles(self) -> list[float]:
+        """Within what was measured: Python's default guesses beyond the smallest and largest of few values."""
+        if len(self.values) < 2:
+            return self.values * 3
+        return statistics.quantiles(self.values, n=4, method="inclusive")
 
     @property
     def spread(self) -> float:
@@ -50,13 +57,22 @@ class Ratio(NamedTuple):
 class StudyResult(NamedTuple):
     """What a study found."""
 
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, Any]]  # a row with other columns than the one before it begins another table
     ratios: dict[str, Ratio]
     notes: list[str]
 
 
 class MissingPackageError(Exception):
     """A study compares with a package that is not installed; the message is for the user."""
+
+
+# What a package may raise when it is imported or first used and is missing, half installed, or built for another torch.
+BROKEN_INSTALL = (ImportError, OSError, RuntimeError, AttributeError)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def interleave(variants: Mapping[str, Callable[[], float]], repeats: int, *, warm_up: bool = True) -> dict[str, Sample]:
@@ -88,12 +104,17 @@ def rate(call: Callable[[], Any], seconds: float) -> float:
 
 def at_least(sample: Sample, goal: float, unit: str) -> Ratio:
     """A figure that should be large."""
-    return Ratio(sample.median, sample.low, sample.high, unit, f">= {goal:,g}", sample.median >= goal)
+    return _judged(sample, unit, f">= {goal:,g}", sample.median >= goal)
 
 
 def at_most(sample: Sample, goal: float, unit: str) -> Ratio:
     """A figure that should be small."""
-    return Ratio(sample.median, sample.low, sample.high, unit, f"<= {goal:,g}", sample.median <= goal)
+    return _judged(sample, unit, f"<= {goal:,g}", sample.median <= goal)
+
+
+def _judged(sample: Sample, unit: str, goal: str, reached: bool) -> Ratio:
+    """With its goal, about which nothing can be said where the figure is not a number."""
+    return Ratio(sample.median, sample.low, sample.high, unit, goal, None if math.isnan(sample.median) else reached)
 
 
 def as_is(sample: Sample, unit: str) -> Ratio:

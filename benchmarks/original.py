@@ -5,10 +5,12 @@ thread moves them into a deque under a lock, and the training loop draws a batch
 it, and trains. Every epoch, the whole state_dict goes to every collector through a queue. No mixed precision, no
 channels_last, nothing pre-allocated.
 
-Game, network and loss are the product's own, so that only the design differs.
+Game, network and loss are the product's own, and it trains on the same device, so that only the design differs. As in
+the product, collectors act on the CPU.
 """
 
 import contextlib
+import math
 import multiprocessing
 import queue
 import random
@@ -19,13 +21,14 @@ from multiprocessing.context import SpawnContext
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 import torch
 
-from benchmarks.measure import Sample
 from benchmarks.one_game import OneGame
 from benchmarks.product import gpu_percent
 from mario_rl.emulation.emulator import EmulatorName
+from mario_rl.hardware import num_cores
 from mario_rl.learning.losses import MicroBatch, double_q_loss
 from mario_rl.network import NetworkShape, QNetwork, eval_twin
 from mario_rl.telemetry.locks import LockReport, TimedLock
@@ -44,6 +47,7 @@ class OriginalSetup(NamedTuple):
     network: NetworkShape
     emulator: EmulatorName
     replay_ratio: float  # experiences trained on for each one collected; 0: nobody waits for the other
+    device: torch.device  # that it trains on
     batch_size: int = BATCH_SIZE
     num_processes: int = 2
     warmup: int = 1_000
@@ -55,16 +59,18 @@ class OriginalFigures(NamedTuple):
     decisions_per_second: float
     updates_per_second: float
     samples_per_second: float
+    episodes_per_second: float
     lock_wait_milliseconds: float  # a mean acquisition
     lock_wait_share: float  # all threads' waiting together, against the time that passed
-    epoch_seconds: float
     cpu_percent: float
     gpu_percent: float
+    sample_wait_share: float = math.nan  # nobody samples for it: it does so itself, under the lock
 
 
 def run_original(setup: OriginalSetup, seconds: float) -> OriginalFigures:
     """Start it, wait until it learns, measure for so long, stop it."""
     context = multiprocessing.get_context("spawn")
+    torch.set_num_threads(num_cores())  # as torch does by itself; a product that ran before has left its own number
     pipeline = _Original(context, setup)
     try:
         return pipeline.measure(seconds)
@@ -113,9 +119,9 @@ class _Original:
         self._memory = _Memory()
         self._num_received = 0
         self._num_episodes = 0
-        self._online = _plain_network(setup.network).train()
+        self._online = _plain_network(setup.network).to(setup.device).train()
         self._online_eval = eval_twin(self._online)
-        self._target = _plain_network(setup.network).eval().requires_grad_(False)
+        self._target = _plain_network(setup.network).to(setup.device).eval().requires_grad_(False)
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=3e-4)
         self._num_updates = 0
         for process in self._processes:
@@ -126,18 +132,17 @@ class _Original:
     def measure(self, seconds: float) -> OriginalFigures:
         while self._num_received < self._setup.warmup or self._num_updates < 3:
             self._train_if_due()
+            if not all(process.is_alive() for process in self._processes):
+                raise RuntimeError("a collector of the original design has ended; its traceback is above")
         self._memory.take_report()
         psutil.cpu_percent()
         begun, received, updates = time.perf_counter(), self._num_received, self._num_updates
-        episodes, epoch_begun, epochs = self._num_episodes, begun, []
+        episodes = epoch_begun = self._num_episodes
         while time.perf_counter() - begun < seconds:
             self._train_if_due()
-            if self._num_episodes - episodes >= EPISODES_PER_EPOCH:
-                episodes = self._num_episodes
+            if self._num_episodes - epoch_begun >= EPISODES_PER_EPOCH:
+                epoch_begun = self._num_episodes
                 self._send_weights()
-                now = time.perf_counter()
-                epochs.append(now - epoch_begun)
-                epoch_begun = now
         elapsed = time.perf_counter() - begun
         report = self._memory.take_report()
         num_updates = self._num_updates - updates
@@ -145,9 +150,9 @@ class _Original:
             decisions_per_second=(self._num_received - received) / elapsed,
             updates_per_second=num_updates / elapsed,
             samples_per_second=num_updates * self._setup.batch_size / elapsed,
+            episodes_per_second=(self._num_episodes - episodes) / elapsed,
             lock_wait_milliseconds=report.mean_wait_milliseconds,
             lock_wait_share=report.wait_seconds / elapsed,
-            epoch_seconds=Sample(epochs).median if epochs else elapsed,
             cpu_percent=psutil.cpu_percent(),
             gpu_percent=gpu_percent(),
         )
@@ -170,13 +175,14 @@ class _Original:
             time.sleep(0.001)
             return
         states, actions, rewards, next_states, ends = self._memory.sample(setup.batch_size)
+        device = setup.device
         micro_batch = MicroBatch(
-            states=torch.from_numpy(states).float().sub(127.5).div(127.5),
-            actions=torch.from_numpy(actions).long(),
+            states=_scaled(states, device),
+            actions=torch.from_numpy(actions).to(device).long(),
             goals=None,
-            next_states=torch.from_numpy(next_states).float().sub(127.5).div(127.5),
-            returns=torch.from_numpy(rewards).float(),
-            discounts=0.9 * (1 - torch.from_numpy(ends).float()),
+            next_states=_scaled(next_states, device),
+            returns=torch.from_numpy(rewards).to(device).float(),
+            discounts=0.9 * (1 - torch.from_numpy(ends).to(device).float()),
         )
         figures = double_q_loss(
             self._online.outputs, self._online_eval.outputs, self._target.outputs, self._online.head, micro_batch
@@ -193,7 +199,7 @@ class _Original:
             self._limit.value = int(done) + setup.warmup + 512
 
     def _send_weights(self) -> None:
-        state = {name: tensor.clone() for name, tensor in self._online.state_dict().items()}
+        state = {name: tensor.cpu().clone() for name, tensor in self._online.state_dict().items()}
         for weights in self._weights:
             with contextlib.suppress(queue.Empty):  # what was not fetched yet is out of date
                 weights.get_nowait()
@@ -218,6 +224,11 @@ def _plain_network(shape: NetworkShape) -> QNetwork:
     return network
 
 
+def _scaled(stacks: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor:
+    """Pictures as the network wants them. Bytes travel to a GPU, floats would be four times as many."""
+    return torch.from_numpy(stacks).to(device).float().sub(127.5).div(127.5)
+
+
 def _collect(
     number: int, setup: OriginalSetup, experiences: Any, weights: Any, limit: Any, played: Any, stop: Any
 ) -> None:
@@ -234,8 +245,7 @@ def _collect(
         action = int(rng.integers(game.num_actions))
         if rng.random() > EPSILON:
             with torch.no_grad():
-                scaled = torch.from_numpy(state).float().sub(127.5).div(127.5)
-                action = int(network(scaled[None]).argmax())
+                action = int(network(_scaled(state[None], torch.device("cpu"))).argmax())
         next_state, reward, terminated, truncated = game.step(action)
         over = terminated or truncated
         experiences.put((state, action, reward, next_state, terminated, over))

@@ -10,18 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import MissingPackageError, StudyResult, as_is, at_least, interleave, quotient
+from benchmarks.measure import (
+    BROKEN_INSTALL,
+    MissingPackageError,
+    StudyResult,
+    as_is,
+    at_least,
+    first_line,
+    interleave,
+    quotient,
+)
+from benchmarks.noise import peak_flops
 from benchmarks.one_game import OneGame
-from benchmarks.product import SHORT_WARMUP, nes_py_changes, product_settings, run_product
+from benchmarks.product import SHORT_WARMUP, nes_py_changes, product_device, product_settings, run_product
 from mario_rl.config import Settings
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
-from mario_rl.hardware import num_cores
+from mario_rl.hardware import make_plan, num_cores
 from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.pipeline import network_shape
 
 QUESTION = "How fast does Stable-Baselines3's DQN learn on the same game, with the same network and replay ratio?"
-SECONDS = {"quick": 20, "full": 320}
+SECONDS = {"quick": 20, "full": 260}
 NUM_GAMES = 8
 TICKS_PER_TRAINING = 4  # of all games, between two trainings of Stable-Baselines3
 
@@ -33,9 +43,11 @@ PASSES_OF_OURS = 5  # double Q-learning also asks the online network about the n
 def run(quick: bool) -> StudyResult:
     """Both on both emulators, in turns."""
     train_peer = _stable_baselines()
-    seconds = 2.0 if quick else 20.0
+    seconds = 2.0 if quick else 15.0
     settings = product_settings()
     shape = network_shape(settings)
+    plan = make_plan(settings, serial=False)
+    processor = "GPU" if plan.device.type == "cuda" else "CPU"
 
     def ours(emulator: EmulatorName) -> Callable[[], float]:
         changes = {"WARMUP_EXPERIENCES": SHORT_WARMUP, "EVALUATION_DECISIONS": 0}
@@ -51,7 +63,7 @@ def run(quick: bool) -> StudyResult:
         variants["Mario RL, nes-py"] = ours("nes_py")
     # Each run has a warm-up of its own.
     measured = interleave(variants, repeats=1 if quick else 3, warm_up=False)
-    peak = _peak_flops()
+    peak = peak_flops(plan.device)
     rows = []
     for name, sample in measured.items():
         passes = (PASSES_OF_OURS if name.startswith("Mario") else PASSES_OF_DQN) * settings.replay_ratio + 1
@@ -61,7 +73,7 @@ def run(quick: bool) -> StudyResult:
                 "trainer": name,
                 "decisions/s": f"{sample.median:,.0f}",
                 "spread": f"{sample.spread:.0%}",
-                "of the CPU's arithmetic": f"{share:.0%}",
+                f"of the {processor}'s arithmetic": f"{share:.0%}",
             }
         )
     ratios = {
@@ -83,8 +95,9 @@ def run(quick: bool) -> StudyResult:
             f"Replay ratio {settings.replay_ratio:g}, batches of {settings.batch_size}, {NUM_GAMES} games, network "
             f"{settings.network_channels} with {2 * settings.hidden_units} hidden units in both; theirs has a plain "
             "head, ours a dueling one of histograms.",
-            f"The CPU's arithmetic: {peak / 1e9:.0f} GFLOP/s in a large float32 matrix product on {num_cores()} "
-            f"threads, measured just now. A forward pass is {flops_of_forward(shape) / 1e6:.1f} MFLOP; a sample is "
+            f"Both train on {plan.device.type} ({plan.device_name}): theirs float32, ours {plan.precision.value}.",
+            f"The {processor}'s arithmetic: {peak / 1e9:.0f} GFLOP/s in a large float32 matrix product, measured just "
+            f"now. A forward pass is {flops_of_forward(shape) / 1e6:.1f} MFLOP; a sample is "
             f"worth {PASSES_OF_DQN} of them in theirs and {PASSES_OF_OURS} in ours.",
         ],
     )
@@ -108,20 +121,6 @@ def flops_of_forward(shape: NetworkShape) -> float:
     return total
 
 
-def _peak_flops() -> float:
-    previous = torch.get_num_threads()
-    torch.set_num_threads(num_cores())
-    size = 1024
-    left, right = torch.rand(size, size), torch.rand(size, size)
-    best = float("inf")
-    for _ in range(20):
-        begun = time.perf_counter()
-        torch.mm(left, right)
-        best = min(best, time.perf_counter() - begun)
-    torch.set_num_threads(previous)
-    return 2.0 * size**3 / best
-
-
 def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
     """A function that trains with Stable-Baselines3 for a while and gives its decisions a second."""
     try:
@@ -131,8 +130,10 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
             from stable_baselines3.common.callbacks import BaseCallback
             from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
             from stable_baselines3.common.vec_env import DummyVecEnv
-    except ImportError:
-        raise MissingPackageError("stable-baselines3 is not installed: pip install -r requirements-bench.txt") from None
+    except BROKEN_INSTALL as error:
+        raise MissingPackageError(
+            f"stable-baselines3 cannot be imported ({first_line(error)}): pip install -r requirements-bench.txt"
+        ) from None
 
     class Mario(gymnasium.Env):  # type: ignore[misc, unused-ignore]
         """The same game for a trainer that knows Gymnasium."""
@@ -202,7 +203,7 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
                 "features_extractor_kwargs": {"shape": network_shape(settings)},
                 "net_arch": [],
             },
-            device="cpu",
+            device=product_device(settings),
         )
         clock = Clock(seconds)
         model.learn(10**9, callback=clock)

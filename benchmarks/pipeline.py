@@ -1,87 +1,120 @@
 """The design that the notes began with against the product: both whole, with learning on."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.measure import Sample, StudyResult, as_is, at_least, at_most, interleave_many, quotient
-from benchmarks.original import OriginalFigures, OriginalSetup, run_original
-from benchmarks.product import SHORT_WARMUP, ProductFigures, nes_py_changes, product_settings, run_product
+import torch
+
+from benchmarks.cost_split import Costs
+from benchmarks.measure import Ratio, Sample, StudyResult, as_is, at_least, at_most, interleave_many, quotient
+from benchmarks.original import BATCH_SIZE, OriginalFigures, OriginalSetup, run_original
+from benchmarks.product import PROJECT, SHORT_WARMUP, ProductFigures, nes_py_changes, product_settings, run_product
+from mario_rl.config import Settings
 from mario_rl.emulation.emulator import EmulatorName
-from mario_rl.hardware import has_gpu
+from mario_rl.hardware import has_gpu, make_plan
 from mario_rl.pipeline import network_shape
+from mario_rl.policies import PolicyError, load_policy
 
 QUESTION = "How much faster is the product than the design it grew out of, and who waits for whom in it?"
-SECONDS = {"quick": 24, "full": 480}
+SECONDS = {"quick": 24, "full": 600}
 
 ORIGINAL_FREE = "original, nobody waits"
 PRODUCT_FREE = "product, nobody waits"
 ORIGINAL = "original, same replay ratio"
 PRODUCT = "product as shipped"
-PRODUCT_TESTED = "product, tested all the time"
+PRODUCT_TESTED = "product, a trained policy is tested"
 PRODUCT_NES_PY = "product with nes-py"
 
-# The note's own table, on its author's GPU, for the same five figures.
-NOTE = (
-    "In the note (on a GPU): 1,000 -> 1,800 experiences/s, 4 -> 10 batches/s, GPU 60 -> 85 % busy, lock wait 50 -> 5 "
-    "ms, epoch 30 -> 12 s."
-)
+MODEL = PROJECT / "models" / "mario-1-1.safetensors"
+TESTED_SECONDS = 60.0  # a whole test of a policy that clears the level, and most of the rest after it
+# Tested whenever the evaluator has rested, by a learner whose steps are too small to spoil the policy.
+TESTED_CHANGES = {"EVALUATION_DECISIONS": 1, "LEARNING_RATE": 1e-9, "FINAL_LEARNING_RATE": 1e-9}
+
+EPISODES = 8  # the note's first epoch
+# The note's own table, from its author's GPU.
+NOTE = {
+    "experiences/s": ("1,000", "1,800"),
+    "batches/s": ("4", "10"),
+    "GPU busy": ("60 %", "85 %"),
+    "lock wait": ("50 ms", "5 ms"),
+    f"epoch; here {EPISODES} finished episodes": ("30 s", "12 s"),
+}
+
+Figures = OriginalFigures | ProductFigures
 
 
 def run(quick: bool) -> StudyResult:
     """Run each design for a while, in turns."""
-    seconds = 3.0 if quick else 20.0
     shipped = product_settings()
-    shape, ratio = network_shape(shipped), shipped.replay_ratio
-
-    def original(replay_ratio: float, emulator: EmulatorName) -> Callable[[], OriginalFigures]:
-        setup = OriginalSetup(shape, emulator, replay_ratio, warmup=SHORT_WARMUP)
-        return lambda: run_original(setup, seconds)
-
-    def product(**changes: Any) -> Callable[[], ProductFigures]:
-        settings = product_settings({"WARMUP_EXPERIENCES": SHORT_WARMUP, "EVALUATION_DECISIONS": 0} | changes)
-        return lambda: run_product(settings, seconds)
-
-    variants: dict[str, Callable[[], OriginalFigures] | Callable[[], ProductFigures]] = {
-        ORIGINAL: original(ratio, "nes_py"),
-        PRODUCT: product(),
-    }
-    if not quick:
-        variants[ORIGINAL_FREE] = original(0.0, "nes_py")
-        variants[PRODUCT_FREE] = product(REPLAY_RATIO=0.0)
-        variants[PRODUCT_NES_PY] = product(**nes_py_changes())
-        variants[PRODUCT_TESTED] = product(EVALUATION_DECISIONS=1_000)
+    weights = None if quick else _trained_weights(shipped)
     measured = interleave_many(
-        variants,
+        _variants(shipped, weights, quick),
         repeats=1 if quick else 3,
         warm_up=False,  # each run has a warm-up of its own
     )
+    results = _Results(measured)
+    plan = make_plan(shipped, serial=False)
+    notes = [
+        f"All of them train on {plan.device.type} ({plan.device_name}); collectors act on the CPU.",
+        f"Game, network and loss are the same in both; the original trains batches of {BATCH_SIZE}, the product of "
+        f"{shipped.batch_size}.",
+        f"An episode had {results.decisions_an_episode(ORIGINAL)} decisions in the original and "
+        f"{results.decisions_an_episode(PRODUCT)} in the product, where {shipped.practice_share:.0%} of them begin "
+        "shortly before a death: experiences/s compare the designs, episodes do not quite.",
+        "Lock wait is what threads waited for the replay's lock in the original and for the ledger's in the product; "
+        "sample wait is what the product's main loop waited for the thread that draws samples and computes goals.",
+        "Costs are those of the product as shipped. What a thread of torch's own does is not split further.",
+    ]
+    if not quick:
+        notes += [
+            "'Nobody waits': there is no replay ratio, and the product's collectors outrun its learner by far.",
+            _tests_note(results.product(PRODUCT_TESTED), trained=weights is not None),
+        ]
+    rows = [*results.design_rows(), *results.cost_rows(), *results.note_rows(shipped)]
+    return StudyResult(rows, _ratios(results, quick), notes)
 
-    def figure(variant: str, name: str) -> Sample:
-        return Sample([getattr(figures, name) for figures in measured[variant]])
+
+def _variants(
+    shipped: Settings, weights: Mapping[str, torch.Tensor] | None, quick: bool
+) -> dict[str, Callable[[], Figures]]:
+    seconds = 3.0 if quick else 20.0
+    device = make_plan(shipped, serial=False).device
+
+    def original(replay_ratio: float, emulator: EmulatorName) -> Callable[[], Figures]:
+        setup = OriginalSetup(network_shape(shipped), emulator, replay_ratio, device, warmup=SHORT_WARMUP)
+        return lambda: run_original(setup, seconds)
+
+    def settings(changes: Mapping[str, Any]) -> Settings:
+        return product_settings({"WARMUP_EXPERIENCES": SHORT_WARMUP, "EVALUATION_DECISIONS": 0} | dict(changes))
+
+    def product(changes: Mapping[str, Any]) -> Callable[[], Figures]:
+        changed = settings(changes)
+        return lambda: run_product(changed, seconds)
+
+    variants = {ORIGINAL: original(shipped.replay_ratio, "nes_py"), PRODUCT: product({})}
+    if not quick:
+        variants[ORIGINAL_FREE] = original(0.0, "nes_py")
+        variants[PRODUCT_FREE] = product({"REPLAY_RATIO": 0.0})
+        variants[PRODUCT_NES_PY] = product(nes_py_changes())
+        tested = settings(TESTED_CHANGES)
+        variants[PRODUCT_TESTED] = lambda: run_product(tested, TESTED_SECONDS, weights)
+    return variants
+
+
+def _ratios(results: "_Results", quick: bool) -> dict[str, Ratio]:
+    figure = results.figure
 
     def times(variant: str, other: str) -> Sample:
         return quotient(figure(variant, "decisions_per_second"), figure(other, "decisions_per_second"))
 
-    rows = [
-        {
-            "design": variant,
-            "experiences/s": f"{figure(variant, 'decisions_per_second').median:,.0f}",
-            "updates/s": f"{figure(variant, 'updates_per_second').median:,.1f}",
-            "samples/s": f"{figure(variant, 'samples_per_second').median:,.0f}",
-            "lock wait": f"{figure(variant, 'lock_wait_milliseconds').median:.3f} ms",
-            "share of time": f"{figure(variant, 'lock_wait_share').median:.3%}",
-            "epoch": f"{figure(variant, 'epoch_seconds').median:.1f} s",
-            "CPU": f"{figure(variant, 'cpu_percent').median:.0f} %",
-            **({"GPU": f"{figure(variant, 'gpu_percent').median:.0f} %"} if has_gpu() else {}),
-        }
-        for variant in measured
-    ]
     waits = quotient(figure(PRODUCT, "lock_wait_share"), figure(ORIGINAL, "lock_wait_share"))
     ratios = {
         "times the original's experience rate, at equal network and replay ratio": at_least(
             times(PRODUCT, ORIGINAL), 2.5, "x"
         ),
         "time lost at locks, of the original's": at_most(waits, 0.1, "x"),
+        "share of the learner's time waiting for a sample": as_is(figure(PRODUCT, "sample_wait_share"), "share"),
         "share of the learner's time without experience": as_is(figure(PRODUCT, "learner_wait_share"), "share"),
         "share of a collector's time waiting for a ring": at_most(figure(PRODUCT, "ring_wait_share"), 0.01, "share"),
         "share of a collector's time waiting for the replay ratio": as_is(figure(PRODUCT, "throttle_share"), "share"),
@@ -92,13 +125,124 @@ def run(quick: bool) -> StudyResult:
         ratios["the same, nobody waits"] = at_least(times(PRODUCT_FREE, ORIGINAL_FREE), 5.0, "x")
         ratios["the same with nes-py in both"] = at_least(times(PRODUCT_NES_PY, ORIGINAL), 1.3, "x")
         slowed = quotient(figure(PRODUCT_TESTED, "updates_per_second"), figure(PRODUCT, "updates_per_second"))
-        ratios["updates/s while tests run all the time"] = at_least(slowed, 0.95, "x")
-    return StudyResult(
-        rows,
-        ratios,
-        [
-            "Game, network and loss are the same in both; the original trains batches of 256, the product its own.",
-            "'Nobody waits': there is no replay ratio, and the product's collectors outrun its learner by far.",
-            NOTE,
-        ],
+        ratios["updates/s while a trained policy is tested"] = at_least(slowed, 0.95, "x")
+    return ratios
+
+
+class _Results:
+    """What was measured, and the three tables that are made of it."""
+
+    def __init__(self, measured: Mapping[str, list[Figures]]) -> None:
+        self._measured = measured
+
+    def figure(self, variant: str, name: str) -> Sample:
+        """One figure of all repeats."""
+        return Sample([getattr(figures, name) for figures in self._measured[variant]])
+
+    def product(self, variant: str) -> list[ProductFigures]:
+        """The repeats of one of the product's variants."""
+        return [figures for figures in self._measured[variant] if isinstance(figures, ProductFigures)]
+
+    def decisions_an_episode(self, variant: str) -> str:
+        """How long episodes were, in words."""
+        per_second = self._median(variant, "episodes_per_second")
+        return f"{self._median(variant, 'decisions_per_second') / per_second:.0f}" if per_second else "many"
+
+    def design_rows(self) -> list[dict[str, str]]:
+        """One row a design."""
+        return [
+            {
+                "design": variant,
+                "experiences/s": f"{self._median(variant, 'decisions_per_second'):,.0f}",
+                "updates/s": f"{self._median(variant, 'updates_per_second'):,.1f}",
+                "samples/s": f"{self._median(variant, 'samples_per_second'):,.0f}",
+                "lock wait": f"{self._median(variant, 'lock_wait_milliseconds'):.3f} ms",
+                "share of time": f"{self._median(variant, 'lock_wait_share'):.3%}",
+                "sample wait": _share(self._median(variant, "sample_wait_share")),
+                f"{EPISODES} episodes": self._episodes_time(variant),
+                "CPU": f"{self._median(variant, 'cpu_percent'):.0f} %",
+                **({"GPU": self._gpu(variant)} if has_gpu() else {}),
+            }
+            for variant in self._measured
+        ]
+
+    def cost_rows(self) -> list[dict[str, str]]:
+        """What each part of the product as shipped costs, and what it waits for."""
+        waits = {
+            "collect": f"{_share(self._median(PRODUCT, 'throttle_share'))} for the replay ratio",
+            "queue": f"{_share(self._median(PRODUCT, 'ring_wait_share'))} of a collector's time for a free slot",
+            "learn": f"{_share(self._median(PRODUCT, 'learner_wait_share'))} for experience, "
+            f"{_share(self._median(PRODUCT, 'sample_wait_share'))} for a sample",
+        }
+        runs = self.product(PRODUCT)
+        return [
+            {
+                "part": "torch's own threads" if part == "helpers" else part,
+                "CPU ms a 1,000 decisions": f"{1e6 * per_decision:,.1f}",
+                "share of a core": f"{core_share:.1%}",
+                "waits": waits.get(part, ""),
+            }
+            for part in Costs._fields
+            for per_decision in [Sample([getattr(figures.costs_per_decision, part) for figures in runs]).median]
+            for core_share in [Sample([getattr(figures.core_shares, part) for figures in runs]).median]
+        ]
+
+    def note_rows(self, shipped: Settings) -> list[dict[str, str]]:
+        """The note's table beside ours."""
+        batch_sizes = {ORIGINAL: BATCH_SIZE, PRODUCT: shipped.batch_size}
+
+        def ours(variant: str) -> tuple[str, ...]:
+            return (
+                f"{self._median(variant, 'decisions_per_second'):,.0f}",
+                f"{self._median(variant, 'samples_per_second') / batch_sizes[variant]:.1f}",
+                self._gpu(variant),
+                f"{self._median(variant, 'lock_wait_milliseconds'):.3f} ms",
+                self._episodes_time(variant),
+            )
+
+        return [
+            {
+                "figure": name,
+                "the note, on a GPU: before": before,
+                "after": after,
+                f"here: {ORIGINAL}": original,
+                f"here: {PRODUCT}": product,
+            }
+            for (name, (before, after)), original, product in zip(
+                NOTE.items(), ours(ORIGINAL), ours(PRODUCT), strict=True
+            )
+        ]
+
+    def _median(self, variant: str, name: str) -> float:
+        return self.figure(variant, name).median
+
+    def _episodes_time(self, variant: str) -> str:
+        """From the rate at which episodes ended in the window, which holds for windows of any length."""
+        per_second = self._median(variant, "episodes_per_second")
+        return f"{EPISODES / per_second:.1f} s" if per_second else "none ended"
+
+    def _gpu(self, variant: str) -> str:
+        percent = self._median(variant, "gpu_percent")
+        return "none" if math.isnan(percent) else f"{percent:.0f} %"
+
+
+def _share(share: float) -> str:
+    return "-" if math.isnan(share) else f"{share:.2%}"
+
+
+def _trained_weights(settings: Settings) -> Mapping[str, torch.Tensor] | None:
+    """The model that ships, where it fits this machine's network."""
+    try:
+        return load_policy(MODEL, network_shape(settings), settings.actions)
+    except PolicyError:
+        return None
+
+
+def _tests_note(runs: list[ProductFigures], *, trained: bool) -> str:
+    clear_rates = [rate for figures in runs for rate in figures.clear_rates]
+    policy = f"with the weights of {MODEL.name}" if trained else f"untrained, since {MODEL.name} is another network"
+    cleared = f" and cleared {Sample(clear_rates).median:.0%} of the starts" if clear_rates else ""
+    return (
+        f"The tested policy began {policy}; in {len(runs)} windows of {TESTED_SECONDS:.0f} s, {len(clear_rates)} tests "
+        f"were finished{cleared}. Tests rest so long that they take a few percent of the CPU on average."
     )

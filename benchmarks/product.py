@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.cost_split import Costs, CostWatch, Timed
 from benchmarks.measure import Sample
 from mario_rl.channels.experience_ring import CollectorStat
 from mario_rl.checkpoints import CheckpointStore
@@ -40,14 +41,15 @@ def gpu_percent() -> float:
 
 
 class ProductFigures(NamedTuple):
-    """Medians over the epochs that learned."""
+    """Rates in the measured window, and medians over the epochs that learned."""
 
     decisions_per_second: float
     updates_per_second: float
     samples_per_second: float
-    lock_wait_milliseconds: float
+    episodes_per_second: float
+    lock_wait_milliseconds: float  # of the ledger's lock, the only one that the main loop and another thread share
     lock_wait_share: float
-    epoch_seconds: float
+    sample_wait_share: float  # of its time the main loop waited for the thread that samples and computes goals
     cpu_percent: float
     gpu_percent: float
     learner_wait_share: float  # of its time the learner had nothing to train on
@@ -55,6 +57,9 @@ class ProductFigures(NamedTuple):
     throttle_share: float  # of a collector's time, for the replay ratio
     collector_cpu_share: float  # of the machine, all collectors together
     drops: float
+    costs_per_decision: Costs  # CPU seconds
+    core_shares: Costs  # CPU seconds a second
+    clear_rates: list[float]  # of the tests that were finished
 
 
 class _Silent(Console):
@@ -70,17 +75,42 @@ class _Silent(Console):
 
 
 class _Recorder:
-    """Keeps every epoch's metrics."""
+    """Keeps every row of metrics: of epochs, of tests, and the accounts in the end."""
 
     def __init__(self) -> None:
-        self.epochs: list[Metrics] = []
+        self._rows: list[Metrics] = []
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """Keep one row."""
-        self.epochs.append(metrics)
+        self._rows.append(metrics)
 
     def close(self) -> None:
         """Nothing to close."""
+
+    @property
+    def epochs(self) -> list[Metrics]:
+        """Those that learned, without the first, in which everything is touched for the first time; else the last."""
+        epochs = [row for row in self._rows if "run/epoch_seconds" in row]
+        return [epoch for epoch in epochs if "learner/loss" in epoch][1:] or epochs[-1:]
+
+    @property
+    def clear_rates(self) -> list[float]:
+        """Of all tests."""
+        return [row["evaluation/clear_rate"] for row in self._rows if "evaluation/clear_rate" in row]
+
+    def median(self, name: str) -> float:
+        """Of an epoch's metric; not a number where there is none."""
+        return Sample([epoch.get(name, math.nan) for epoch in self.epochs] or [math.nan]).median
+
+
+class _Counts(NamedTuple):
+    seconds: float
+    decisions: float
+    updates: float
+    samples: float
+    episodes: float
+    work_wait_seconds: float  # of the main loop
+    sample_wait_seconds: float
 
 
 class _Watch:
@@ -89,37 +119,54 @@ class _Watch:
     def __init__(self, pipeline: Pipeline, seconds: float) -> None:
         self._pipeline = pipeline
         self._seconds = seconds
-        self._marks: list[tuple[float, int, int, int]] = []
+        self._costs = CostWatch(pipeline)
+        self._waiting = Timed(pipeline.source.wait_for_work, time.perf_counter)
+        pipeline.source.wait_for_work = self._waiting  # type: ignore[method-assign]
+        self._window: tuple[_Counts, _Counts] | None = None
+        self._window_costs: Costs | None = None
         self.gpu_percents: list[float] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        while not self._pipeline.learner.num_updates:
+            if self._stop.wait(0.1):
+                return
+        if self._stop.wait(0.5):  # the first updates touch everything for the first time
+            return
+        first, first_costs = self._counts(), self._costs.read()
         while not self._stop.wait(0.1):
-            ledger = self._pipeline.ledger
-            updates = self._pipeline.learner.num_updates
-            self._marks.append((time.perf_counter(), ledger.collected, updates, ledger.trained))
-            learning = self._learning()
             self.gpu_percents.append(gpu_percent())
-            if learning and learning[-1][0] - learning[0][0] >= self._seconds:
-                ledger.request_stop("measured long enough")
+            last = self._counts()
+            if last.seconds - first.seconds >= self._seconds:
+                self._window, self._window_costs = (first, last), self._costs.read().since(first_costs)
+                self._pipeline.ledger.request_stop("measured long enough")
                 return
 
-    def _learning(self) -> list[tuple[float, int, int, int]]:
-        """From half a second after the first update on."""
-        return [mark for mark in self._marks if mark[2]][5:]
+    def _counts(self) -> _Counts:
+        pipeline = self._pipeline
+        return _Counts(
+            seconds=time.perf_counter(),
+            decisions=pipeline.ledger.collected,
+            updates=pipeline.learner.num_updates,
+            samples=pipeline.ledger.trained,
+            episodes=pipeline.ledger.num_episodes,
+            work_wait_seconds=self._waiting.seconds,
+            sample_wait_seconds=pipeline.trainer.sample_wait_seconds,
+        )
 
-    def rates(self) -> tuple[float, float, float]:
-        """Decisions, updates and samples a second."""
+    def close(self) -> None:
+        """Look no more."""
         self._stop.set()
         self._thread.join()
-        learning = self._learning() or self._marks[-2:]
-        (begun, *before), (ended, *after) = learning[0], learning[-1]
-        decisions, updates, samples = (
-            (new - old) / max(1e-9, ended - begun) for new, old in zip(after, before, strict=True)
-        )
-        return decisions, updates, samples
+
+    def take(self) -> tuple[_Counts, Costs]:
+        """What happened in the window, and what it cost."""
+        if self._window is None or self._window_costs is None:
+            raise RuntimeError("the run ended before it had learned for long enough to be measured")
+        first, last = self._window
+        return _Counts(*(new - old for new, old in zip(last, first, strict=True))), self._window_costs
 
 
 def product_settings(changes: Mapping[str, Any] | None = None) -> Settings:
@@ -128,6 +175,11 @@ def product_settings(changes: Mapping[str, Any] | None = None) -> Settings:
     settings = choose_settings(values, overrides, changes or {}, has_gpu=has_gpu).settings
     # Compiled before any clock runs, or every collector would compile for itself while it is measured.
     return replace(settings, emulator=choose_emulator(settings.emulator, print))
+
+
+def product_device(settings: Settings) -> torch.device:
+    """Where the product would train with these settings; whatever it is compared with trains there too."""
+    return make_plan(settings, serial=False).device
 
 
 def nes_py_changes() -> dict[str, Any]:
@@ -148,23 +200,28 @@ def connect_silently(settings: Settings, on_line: Callable[[str], None] = lambda
     return connect(settings, plan, _Silent(on_line), serial=False)
 
 
-def run_product(settings: Settings, seconds: float) -> ProductFigures:
-    """Train until it has learned for so long, and read the telemetry."""
+def run_product(
+    settings: Settings, seconds: float, weights: Mapping[str, torch.Tensor] | None = None
+) -> ProductFigures:
+    """Train, from some weights on where they are given, until it has learned for so long; read the telemetry."""
     recorder = _Recorder()
     with tempfile.TemporaryDirectory() as folder:
         run = Run("benchmark", Path(folder) / "checkpoints", Path(folder) / "models")
         settings = replace(settings, checkpoint_replay=False)  # saving it at the end would only take time
         pipeline = connect_silently(settings)
+        if weights is not None:
+            pipeline.learner.load_policy(dict(weights))
         watch = _Watch(pipeline, seconds)
         limits = Limits(epochs=10**9, minutes=5 + seconds / 60)
-        train(pipeline, limits, run, CheckpointStore(run.checkpoints, keep=1), Reporter(_Silent(), [recorder]))
-        decisions, updates, samples = watch.rates()
-    # The first epoch that learned is also the one in which everything was touched for the first time.
-    epochs = [epoch for epoch in recorder.epochs if "learner/loss" in epoch][1:] or recorder.epochs[-1:]
-
-    def median(name: str) -> float:
-        return Sample([epoch[name] for epoch in epochs]).median if epochs else math.nan
-
+        store = CheckpointStore(run.checkpoints, keep=1)
+        try:
+            outcome = train(pipeline, limits, run, store, Reporter(_Silent(), [recorder]))
+        finally:
+            watch.close()
+    if outcome.failure is not None:
+        raise RuntimeError(outcome.failure)
+    counts, costs = watch.take()
+    epochs = recorder.epochs
     waits = [epoch["locks/hold_seconds"] * _odds(epoch["locks/contention_ratio"]) for epoch in epochs]
     totals = pipeline.source.total_stats()
     shares = {
@@ -172,19 +229,23 @@ def run_product(settings: Settings, seconds: float) -> ProductFigures:
         for stat in (CollectorStat.RING_WAIT_SECONDS, CollectorStat.THROTTLE_SECONDS, CollectorStat.CPU_SECONDS)
     }
     return ProductFigures(
-        decisions_per_second=decisions,
-        updates_per_second=updates,
-        samples_per_second=samples,
-        lock_wait_milliseconds=median("locks/mean_wait_milliseconds"),
+        decisions_per_second=counts.decisions / counts.seconds,
+        updates_per_second=counts.updates / counts.seconds,
+        samples_per_second=counts.samples / counts.seconds,
+        episodes_per_second=counts.episodes / counts.seconds,
+        lock_wait_milliseconds=recorder.median("locks/mean_wait_milliseconds"),
         lock_wait_share=sum(waits) / sum(epoch["run/epoch_seconds"] for epoch in epochs) if epochs else math.nan,
-        epoch_seconds=median("run/epoch_seconds"),
-        cpu_percent=median("run/cpu_percent"),
-        gpu_percent=Sample(watch.gpu_percents[5:] or [math.nan]).median,
-        learner_wait_share=median("learner/wait_share"),
+        sample_wait_share=counts.sample_wait_seconds / counts.seconds,
+        cpu_percent=recorder.median("run/cpu_percent"),
+        gpu_percent=Sample(watch.gpu_percents or [math.nan]).median,
+        learner_wait_share=counts.work_wait_seconds / counts.seconds,
         ring_wait_share=Sample(shares[CollectorStat.RING_WAIT_SECONDS]).median,
         throttle_share=Sample(shares[CollectorStat.THROTTLE_SECONDS]).median,
         collector_cpu_share=sum(shares[CollectorStat.CPU_SECONDS]) / num_cores(),
         drops=float(pipeline.source.consolidation.figures.drops),
+        costs_per_decision=costs.divided_by(max(1, counts.decisions)),
+        core_shares=costs.divided_by(counts.seconds),
+        clear_rates=recorder.clear_rates,
     )
 
 

@@ -131,18 +131,26 @@ def _end_script(number: signal.Signals) -> float:
             env=os.environ | {"PYTHONPATH": str(PROJECT)},
         )
         with process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                match = re.search(r"Processed: ([\d,]+)", line)
-                if match and int(match[1].replace(",", "")) >= buffer_size:
-                    break
-            children = _spawned(psutil.Process(process.pid))
-            begun = time.perf_counter()
-            process.send_signal(number)
-            process.stdout.read()
-            process.wait()
-            psutil.wait_procs(children, timeout=30)
-            return time.perf_counter() - begun
+            try:
+                return _seconds_to_end(process, number, buffer_size)
+            except BaseException:
+                process.kill()  # or leaving the block would wait for a run that nobody ends
+                raise
+
+
+def _seconds_to_end(process: "subprocess.Popen[str]", number: signal.Signals, buffer_size: int) -> float:
+    assert process.stdout is not None
+    for line in process.stdout:
+        match = re.search(r"Processed: ([\d,]+)", line)
+        if match and int(match[1].replace(",", "")) >= buffer_size:
+            break
+    children = _spawned(psutil.Process(process.pid))
+    begun = time.perf_counter()
+    process.send_signal(number)
+    process.stdout.read()
+    process.wait()
+    psutil.wait_procs(children, timeout=30)
+    return time.perf_counter() - begun
 
 
 def _spawned(process: psutil.Process) -> list[psutil.Process]:

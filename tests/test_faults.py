@@ -164,7 +164,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, when):
     console = Lines()
     # So many bad updates that epochs, and with them saves, fall in between.
     outcome, _ = train_serially(
-        tmp_path, console, 2_000, prepare, REPLAY_RATIO=2.0, MAX_BAD_UPDATES=60, WHEN_UPDATES_FAIL=when
+        tmp_path, console, 1_000, prepare, REPLAY_RATIO=2.0, MAX_BAD_UPDATES=60, WHEN_UPDATES_FAIL=when
     )
     assert "not finite numbers" in outcome.failure
     assert any("[CHECKPOINT] No checkpoint was written, because the weights are not" in line for line in console.lines)

@@ -41,7 +41,8 @@ def _draw(name: str, ratios: dict[str, Ratio], path: Path) -> None:
         axes.axvline(1.0, color=INK, linewidth=0.8)
     if max(ratio.value for ratio in ratios.values()) > 20 * min(ratio.value for ratio in ratios.values()):
         axes.set_xscale("log")
-    axes.margins(x=0.15)
-    axes.set_title(f"{name}: medians, lines to the quartiles; dotted: goals", loc="left", fontsize=10, color=INK)
+    axes.margins(x=0.2)
+    title = f"{name}: medians, lines to the quartiles; dotted: goals"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)  # over the labels, too: they may be long
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)

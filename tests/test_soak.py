@@ -1,6 +1,7 @@
 """Half an hour of the default pipeline while a collector is killed every 20 seconds. `pytest -m soak`, alone.
 
-SOAK_MINUTES shortens it; SOAK_LOG names a file for everything that was seen.
+SOAK_MINUTES shortens it; SOAK_LOG names a file for everything that was seen; SOAK_MODEL a model to start from, whose
+tests are as long as tests get from the first one on.
 """
 
 import json
@@ -18,6 +19,7 @@ from tests.small_runs import collectors_of, copy_project, finish, only_run, save
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "30"))
 LOG = os.environ.get("SOAK_LOG", os.devnull)
+INIT = ["--init", os.environ["SOAK_MODEL"]] if "SOAK_MODEL" in os.environ else []
 KILL_SECONDS, LOOK_SECONDS = 20.0, 2.0
 GROWN_UP_SECONDS = 10.0  # the age at which a child has all its memory, and an evaluator its lower priority
 TOLERANCE = 0.03
@@ -52,7 +54,7 @@ def medians(looks, value):
 @pytest.mark.timeout(60 * MINUTES + 300)
 def test_memory_and_files_stay_as_they_are_while_collectors_are_killed(tmp_path):
     project = copy_project(tmp_path)
-    options = ["--minutes", str(MINUTES), "--set", "MAX_RESTARTS_PER_HOUR=1000"]
+    options = ["--minutes", str(MINUTES), "--set", "MAX_RESTARTS_PER_HOUR=1000", *INIT]
     with open(LOG, "w") as log, (tmp_path / "output").open("w") as output:
         process = start([sys.executable, str(project / "mario_rl_optimized.py"), *options], stdout=output)
         learner, chance = psutil.Process(process.pid), random.Random(0)

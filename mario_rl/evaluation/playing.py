@@ -2,8 +2,8 @@
 
 A greedy policy in a deterministic game has few distinct episodes, so there are two tests: one episode from each of the
 31 starts (after 0 to 30 idle frames), and 100 episodes in which every action is, with a chance of 0.1, replaced by the
-one before ("sticky actions"). All episodes of a test are played side by side: one policy call and one emulator call a
-tick. Used by the evaluator process and by the command `evaluate`.
+one before ("sticky actions"). Episodes are played side by side, with one policy call and one emulator call a tick. Used
+by the evaluator process and by the command `evaluate`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +25,7 @@ NUM_STARTS = 31
 STICKY_PROBABILITY = 0.1
 NUM_STICKY_EPISODES = 100
 BATCH_STEP = 16  # torch keeps compiled kernels for every batch size it meets, so there should be few
+GAMES_AT_ONCE = 32  # a hundred would be no faster, and the evaluator would grow by 30 MB with its first sticky test
 NO_PROGRESS_DECISIONS = 150  # 10 s: for models, whose files do not tell what it was in training
 
 
@@ -122,45 +123,66 @@ def play_episodes(
     rng: np.random.Generator,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Episode]:
-    """One episode for each entry of `idle_frames`, all at once."""
-    num_games = len(idle_frames)
+    """One episode for each entry of `idle_frames`. A game whose episode is over begins the next one that waits."""
+    num_games = min(len(idle_frames), GAMES_AT_ONCE)
     joypad = np.array(ACTION_SETS[task.actions], np.uint8)
     emulator = make_emulator(task.emulator, [level] * num_games)
     outcomes = emulator.outcomes
     pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
-    nothing_held = np.zeros(num_games, np.uint8)
-    emulator.step(nothing_held, task.frame_skip, idle_frames, pictures, 0)
-    show_buttons(pictures[:, 0], nothing_held)
-    stacks = np.repeat(pictures, STACK_SIZE, axis=1)
-    playing = np.ones(num_games, np.bool_)
+    stacks = np.empty((num_games, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
+    # Of each game: which episode it plays, and how that goes.
+    numbers = np.arange(num_games)
+    begins = np.ones(num_games, np.bool_)  # with this tick, which is no decision
+    is_done = np.zeros(num_games, np.bool_)  # and no further episode waits for it
+    actions = np.zeros(num_games, np.int64)
     cleared = np.zeros(num_games, np.bool_)
-    distance = outcomes.x.copy()
+    distance = np.zeros(num_games, np.int32)
     reward = np.zeros(num_games)
     decisions = np.zeros(num_games, np.int64)
     progress_decisions = np.zeros(num_games, np.int64)
-    actions = np.zeros(num_games, np.int64)
+    episodes: dict[int, Episode] = {}
+    num_begun = num_games
     try:
-        while playing.any() and not should_stop():
-            rows = np.flatnonzero(playing)
-            batch = np.resize(rows, -(-len(rows) // BATCH_STEP) * BATCH_STEP)  # some of them twice
-            best = network(scale_pictures(torch.from_numpy(stacks[batch]))).argmax(dim=1).numpy()
-            chosen = actions.copy()
-            chosen[rows] = best[: len(rows)]
-            actions = np.where((rng.random(num_games) < sticky) & (decisions > 0), actions, chosen)
+        while not is_done.all() and not should_stop():
+            plays = ~begins & ~is_done
+            if plays.any():
+                chosen = actions.copy()
+                chosen[plays] = _best_actions(network, stacks[plays])
+                actions = np.where((rng.random(num_games) < sticky) & (decisions > 0), actions, chosen)
+            held = np.where(plays, joypad[actions], np.uint8(0))
             # Who is done costs a copy of the level's start instead of four frames.
-            restarts = np.where(playing, np.int32(NO_RESTART), np.int32(0))
-            emulator.step(joypad[actions], task.frame_skip, restarts, pictures, 0)
-            show_buttons(pictures[:, 0], joypad[actions])
+            restarts = np.where(plays, np.int32(NO_RESTART), np.where(begins, idle_frames[numbers], np.int32(0)))
+            emulator.step(held, task.frame_skip, restarts, pictures, 0)
+            show_buttons(pictures[:, 0], held)
             stacks[:, :-1] = stacks[:, 1:]
             stacks[:, -1:] = pictures
-            reward[playing] += outcomes.reward[playing]
-            decisions[playing] += 1
-            cleared |= playing & outcomes.flag
-            grown = playing & (outcomes.x > distance)
+            stacks[begins] = pictures[begins]
+            for figures in (reward, decisions, progress_decisions, cleared):
+                figures[begins] = 0
+            distance[begins] = outcomes.x[begins]
+            reward[plays] += outcomes.reward[plays]
+            decisions[plays] += 1
+            cleared |= plays & outcomes.flag
+            grown = plays & (outcomes.x > distance)
             distance[grown] = outcomes.x[grown]
             progress_decisions[grown] = decisions[grown]
-            playing &= ~outcomes.done & (decisions - progress_decisions < task.no_progress_decisions)
+            over = plays & (outcomes.done | (decisions - progress_decisions >= task.no_progress_decisions))
+            begins = np.zeros(num_games, np.bool_)
+            for game in np.flatnonzero(over):
+                columns = (cleared, distance, reward, decisions)
+                episodes[int(numbers[game])] = Episode(*(column[game].item() for column in columns))
+                if num_begun < len(idle_frames):
+                    numbers[game], begins[game] = num_begun, True
+                    num_begun += 1
+                else:
+                    is_done[game] = True
     finally:
         emulator.close()
-    columns = (cleared.tolist(), distance.tolist(), reward.tolist(), decisions.tolist())
-    return [Episode(*values) for values in zip(*columns, strict=True)]
+    return [episode for _, episode in sorted(episodes.items())]
+
+
+def _best_actions(network: QNetwork, stacks: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """What a greedy policy does."""  # [B, 4, 84, 84] -> [B]
+    padded = np.resize(np.arange(len(stacks)), -(-len(stacks) // BATCH_STEP) * BATCH_STEP)  # some of them twice
+    best: npt.NDArray[np.int64] = network(scale_pictures(torch.from_numpy(stacks[padded]))).argmax(dim=1).numpy()
+    return best[: len(stacks)]

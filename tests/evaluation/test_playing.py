@@ -58,6 +58,15 @@ def test_every_game_of_the_batch_plays_its_own_episode_to_its_own_end():
     assert episodes == [_by_hand(RUN, idle) for idle in starts]
 
 
+def test_a_game_that_is_done_plays_the_next_episode_that_waits(monkeypatch):
+    starts, network = np.array([0, 7, 30, 12, 3], np.int32), _network(seed=3)
+    at_once = play_episodes(network, TASK, LEVEL, starts, 0.0, np.random.default_rng(0))
+    monkeypatch.setattr("mario_rl.evaluation.playing.GAMES_AT_ONCE", 2)
+    assert play_episodes(network, TASK, LEVEL, starts, 0.0, np.random.default_rng(0)) == at_once
+    in_turn = play_episodes(_network(RUN), TASK, LEVEL, starts, 0.0, np.random.default_rng(0))
+    assert in_turn == [_by_hand(RUN, idle) for idle in starts]
+
+
 def test_who_gets_no_further_is_stopped():
     (episode,) = play_episodes(_network(LEFT), TASK, LEVEL, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
     assert episode.decisions == TASK.no_progress_decisions

@@ -90,7 +90,7 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
             f"TRAINING_WORKERS = {workers} is for CPUs; a GPU works through one queue, and is filled by a larger "
             "BATCH_SIZE: set TRAINING_WORKERS to 1."
         )
-    dtype, precision = _choose_precision(settings, device, learner_threads)
+    dtype, precision = _choose_precision(settings, device)
     mode, compilation = _choose_compilation(settings, device, num_gpus, workers)
     num_slots, num_rings = (1, 1) if serial else (settings.ring_slots, settings.num_processes)
     ring = RingShape(num_slots, settings.envs_per_process, settings.chunk_decisions)
@@ -112,14 +112,14 @@ def make_plan(settings: Settings, *, serial: bool) -> HardwarePlan:
     return plan
 
 
-def _choose_precision(settings: Settings, device: torch.device, num_threads: int) -> tuple[torch.dtype | None, Choice]:
+def _choose_precision(settings: Settings, device: torch.device) -> tuple[torch.dtype | None, Choice]:
     if not settings.use_amp:
         return None, Choice("float32", "USE_AMP is off")
     if device.type == "cuda":
         return torch.float16, Choice("float16", "autocast and GradScaler on the GPU")
     if not _cpu_has_bfloat16():
         return None, Choice("float32", "this CPU has no bfloat16 arithmetic; emulating it is several times slower")
-    speed_up = _measure_bfloat16(num_threads)
+    speed_up = _measure_bfloat16()
     if speed_up > 1.1:
         return torch.bfloat16, Choice("bfloat16", f"measured {speed_up:.1f}x as fast as float32 here")
     return None, Choice("float32", f"bfloat16 measured only {speed_up:.1f}x as fast here")
@@ -134,14 +134,17 @@ def _cpu_has_bfloat16() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def _measure_bfloat16(num_threads: int) -> float:
-    """How many times as fast a convolution's forward and backward is in bfloat16; interleaved, best of five."""
+def _measure_bfloat16() -> float:
+    """How many times as fast a convolution's forward and backward is in bfloat16; interleaved, best of many.
+
+    On one thread: several would wait for each other on a machine that is busy, and once measured 0.1 and 4.4 so.
+    """
     previous_threads = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
+    torch.set_num_threads(1)
     pictures = torch.rand(64, 16, 20, 20).to(memory_format=torch.channels_last)
     weight = torch.rand(32, 16, 4, 4, requires_grad=True)
     seconds = {True: float("inf"), False: float("inf")}
-    for _ in range(5):
+    for _ in range(40):  # a fifth of a second
         for enabled in seconds:
             begun = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=enabled):

@@ -392,7 +392,7 @@ def project(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(plotting, "_draw", lambda _: SimpleNamespace(savefig=lambda file, **_: file.write(b"x")))
     monkeypatch.setattr(session, "choose_emulator", lambda wish, _: wish)
     monkeypatch.setattr(hardware, "prepare", lambda _: None)
-    monkeypatch.setattr(hardware, "_measure_bfloat16", lambda _: 1.0)
+    monkeypatch.setattr(hardware, "_measure_bfloat16", lambda: 1.0)
     monkeypatch.setattr(session, "connect", begin_work)
     return tmp_path
 

@@ -184,7 +184,7 @@ def test_a_cpu_without_bfloat16_computes_in_float32_and_says_why(monkeypatch):
 @pytest.mark.parametrize(("speed_up", "expected"), [(0.3, None), (1.05, None), (1.8, torch.bfloat16)])
 def test_a_cpu_with_bfloat16_uses_it_only_where_it_measures_faster(monkeypatch, speed_up, expected):
     have_cpu_flags(monkeypatch, "avx512_bf16")
-    monkeypatch.setattr(hardware, "_measure_bfloat16", lambda num_threads: speed_up)
+    monkeypatch.setattr(hardware, "_measure_bfloat16", lambda: speed_up)
     plan = make_plan(small_settings(USE_AMP=True), serial=False)
     assert plan.autocast_dtype == expected
     assert f"{speed_up:.1f}x" in plan.precision.reason
@@ -192,7 +192,7 @@ def test_a_cpu_with_bfloat16_uses_it_only_where_it_measures_faster(monkeypatch, 
 
 def test_measuring_bfloat16_gives_a_ratio_and_leaves_the_threads_as_they_were():
     threads = torch.get_num_threads()
-    assert hardware._measure_bfloat16(1) > 0
+    assert hardware._measure_bfloat16() > 0
     assert torch.get_num_threads() == threads
 
 

@@ -198,12 +198,12 @@ def test_measuring_bfloat16_gives_a_ratio_and_leaves_the_threads_as_they_were():
 
 def test_use_amp_off_computes_in_float32_everywhere():
     for device in (CPU, GPU):
-        dtype, choice = hardware._choose_precision(small_settings(USE_AMP=False), device, 1)
+        dtype, choice = hardware._choose_precision(small_settings(USE_AMP=False), device)
         assert (dtype, choice.value, choice.reason) == (None, "float32", "USE_AMP is off")
 
 
 def test_a_gpu_computes_in_float16():
-    assert hardware._choose_precision(small_settings(), GPU, 1)[0] == torch.float16
+    assert hardware._choose_precision(small_settings(), GPU)[0] == torch.float16
 
 
 # --- The plan that the user reads -------------------------------------------------------------------------------------

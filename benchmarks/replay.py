@@ -90,6 +90,8 @@ def run(quick: bool) -> StudyResult:
     )
     trees = _sum_trees(seconds / 2, repeats, notes)
     rows += [_row(f"a sum tree of 100,000: {name}", sample) for name, sample in trees.items()]
+    ours = trees.pop("ours, compiled")
+    ratios |= {f"our sum tree, times as fast as {name}": as_is(quotient(t, ours), "x") for name, t in trees.items()}
     return StudyResult(
         rows,
         ratios,
@@ -204,31 +206,57 @@ def _train_steps(seconds: float, repeats: int) -> dict[str, Sample]:
 
 
 def _sum_trees(seconds: float, repeats: int, notes: list[str]) -> dict[str, Sample]:
-    """Drawing 512 and updating 512 of 100,000 leaves: ours (NumPy) and TorchRL's (C++)."""
-    size, rng = LARGE, np.random.default_rng(0)
-    tree = SumTree(size)
-    tree.set(np.arange(size), rng.random(size))
-    values = rng.random(BATCH_SIZE)
-
-    def ours() -> None:
-        tree.set(tree.find(rng.random(BATCH_SIZE) * tree.total), values)
-
-    calls: dict[str, Callable[[], None]] = {"ours, NumPy": ours}
-    try:
-        from torchrl._torchrl import SumSegmentTreeFp32
-    except BROKEN_INSTALL as error:
-        notes.append(f"TorchRL's sum tree was left out: {first_line(error)}")
-    else:
-        theirs = SumSegmentTreeFp32(size)
-        theirs[torch.arange(size)] = torch.rand(size)
-        new_values = torch.rand(BATCH_SIZE)
-
-        def torchrl() -> None:
-            amounts = torch.rand(BATCH_SIZE) * theirs.query(0, size)
-            theirs[theirs.scan_lower_bound(amounts).clamp_(max=size - 1)] = new_values
-
-        calls["TorchRL's, C++"] = torchrl
+    """Drawing 512 and updating 512 of 100,000 leaves, with every tree at hand."""
+    calls: dict[str, Callable[[], None]] = {"ours, compiled": _our_tree()}
+    for name, make in {"Tianshou": _tianshou_tree, "cpprb": _cpprb_tree, "TorchRL": _torchrl_tree}.items():
+        try:
+            calls[f"{name}'s"] = make()
+        except BROKEN_INSTALL as error:
+            notes.append(f"{name}'s sum tree was left out: {first_line(error)}")
     return interleave({name: partial(_seconds_of, call, seconds) for name, call in calls.items()}, repeats)
+
+
+def _our_tree() -> Callable[[], None]:
+    rng = np.random.default_rng(0)
+    tree, values = SumTree(LARGE), rng.random(BATCH_SIZE)
+    tree.set(np.arange(LARGE), rng.random(LARGE))
+    return lambda: tree.set(tree.find(rng.random(BATCH_SIZE) * tree.total), values)
+
+
+def _tianshou_tree() -> Callable[[], None]:
+    from tianshou.data.utils.segtree import SegmentTree
+
+    rng = np.random.default_rng(0)
+    tree, values = SegmentTree(LARGE), rng.random(BATCH_SIZE)
+    tree[np.arange(LARGE)] = rng.random(LARGE)
+
+    def call() -> None:
+        tree[tree.get_prefix_sum_idx(rng.random(BATCH_SIZE) * tree.reduce())] = values
+
+    return call
+
+
+def _cpprb_tree() -> Callable[[], None]:
+    """A buffer of single numbers: its tree is not to be had alone."""
+    from cpprb import PrioritizedReplayBuffer
+
+    rng = np.random.default_rng(0)
+    buffer, values = PrioritizedReplayBuffer(LARGE, {"number": {}}), rng.random(BATCH_SIZE)
+    buffer.add(number=np.zeros(LARGE), priorities=rng.random(LARGE))
+    return lambda: buffer.update_priorities(buffer.sample(BATCH_SIZE)["indexes"], values)
+
+
+def _torchrl_tree() -> Callable[[], None]:
+    from torchrl._torchrl import SumSegmentTreeFp32
+
+    tree, values = SumSegmentTreeFp32(LARGE), torch.rand(BATCH_SIZE)
+    tree[torch.arange(LARGE)] = torch.rand(LARGE)
+
+    def call() -> None:
+        amounts = torch.rand(BATCH_SIZE) * tree.query(0, LARGE)
+        tree[tree.scan_lower_bound(amounts).clamp_(max=LARGE - 1)] = values
+
+    return call
 
 
 def _seconds_of(call: Callable[[], None], seconds: float) -> float:

@@ -24,6 +24,7 @@ _SOURCES = sorted(
         _PACKAGE / "experience.py",
         _PACKAGE / "compiling.py",
         _PACKAGE / "replay" / "gathering.py",
+        _PACKAGE / "replay" / "sum_tree.py",
     ]
 )
 

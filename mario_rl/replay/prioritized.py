@@ -86,8 +86,7 @@ class PrioritizedSampler(Sampler):
 
     def _note_rejected(self, stream: npt.NDArray[np.int64], state: npt.NDArray[np.int64]) -> None:
         """They will never be a state: the end of an episode, what came before a break, or soon overwritten."""
-        if len(stream):
-            self._tree.set(self._places(stream, state), 0.0)
+        self._tree.set(self._places(stream, state), 0.0)
 
     def _note_drawn(self, buffer: SampleBuffer) -> None:
         assert buffer.weights is not None

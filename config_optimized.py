@@ -10,7 +10,7 @@ import os
 
 # --- The game ---------------------------------------------------------------------------------------------------------
 WORLD, STAGE = 1, 1  # which level: worlds 1-8, stages 1-4
-LEVELS: list[tuple[int, int]] = []  # several at once instead, as in [(1, 1), (1, 2)]: emulators take them in turn
+LEVELS: list[tuple[int, int]] = []  # several at once instead, as in [(1, 1), (1, 2)]: every episode draws one
 ACTIONS = "simple"  # "right_only" (5 actions), "simple" (7) or "complex" (12): fewer actions learn faster
 EMULATOR = "fast"  # "fast" is ours, compiled at the first start; "nes_py" is what it was checked against, 50x slower
 FRAME_SKIP = 4  # frames an action is held: 15 decisions a second are enough for Mario, and 4x cheaper than 60

@@ -8,7 +8,6 @@ import ast
 import contextlib
 import dataclasses
 import difflib
-import functools
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -237,7 +236,6 @@ def choose_settings(
     *,
     has_gpu: Callable[[], bool],
     base_source: Source = "config",
-    serial: bool = False,
 ) -> ChosenSettings:
     """Apply the precedence, check everything, or raise SettingsError with every fault."""
     faults: list[str] = []
@@ -266,7 +264,7 @@ def choose_settings(
             checked[name.lower()] = _check(hints[name.lower()], chosen[name])
         except ValueError as fault:
             faults.append(f"{name} = {shown(chosen[name])} ({SOURCE_NAMES[sources[name]]}): {fault}")
-    faults += _conflicts(checked, serial)
+    faults += _conflicts(checked)
     if base_source != "run":  # a resumed run keeps its level anyway
         faults += _ignored_level(checked, assigned, sources)
     if faults:
@@ -345,27 +343,16 @@ def _ignored_level(checked: dict[str, Any], assigned: Mapping[str, Any], sources
     ]
 
 
-def _conflicts(checked: dict[str, Any], serial: bool) -> list[str]:
+def _conflicts(checked: dict[str, Any]) -> list[str]:
     """Settings that are right alone and wrong together; faulty ones are left out, with the rules that need them."""
     partial = object.__new__(Settings)
     for name, value in checked.items():
         object.__setattr__(partial, name, value)
     faults = []
-    levels_fit = functools.partial(_levels_fit, serial=serial)
-    for rule in (levels_fit, _steps_fit, _workers_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
+    for rule in (_steps_fit, _workers_fit, _rings_fit, _streams_fit, _warmup_fits, _ladder_fits):
         with contextlib.suppress(AttributeError):
             faults += rule(partial)
     return faults
-
-
-def _levels_fit(s: Settings, serial: bool) -> list[str]:
-    num_emulators, mode = (s.envs_per_process, " with --serial") if serial else (s.num_streams, "")
-    if len(s.levels) <= num_emulators:
-        return []
-    return [
-        f"LEVELS has {len(s.levels)} levels and there are {num_emulators} emulators{mode}: raise ENVS_PER_PROCESS, so "
-        "that each level has at least one."
-    ]
 
 
 def _steps_fit(s: Settings) -> list[str]:

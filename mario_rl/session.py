@@ -144,7 +144,7 @@ def _choose(project: Path, wishes: Wishes) -> tuple[runs.Run | None, ChosenSetti
             chosen = _choose_as_saved(resumed, wishes)
         else:
             values, overrides = load_config_file(project)
-            chosen = choose_settings(values, overrides, wishes.assigned, has_gpu=hardware.has_gpu, serial=wishes.serial)
+            chosen = choose_settings(values, overrides, wishes.assigned, has_gpu=hardware.has_gpu)
     except UserError as error:
         faults += str(error).split("\n")
     if faults:
@@ -158,7 +158,7 @@ def _choose_as_saved(resumed: runs.Run, wishes: Wishes) -> ChosenSettings:
 
     def choose(assigned: dict[str, Any]) -> ChosenSettings:
         gpu = hardware.has_gpu
-        return choose_settings(saved, {}, assigned, has_gpu=gpu, base_source="run", serial=wishes.serial)
+        return choose_settings(saved, {}, assigned, has_gpu=gpu, base_source="run")
 
     chosen = choose(wishes.assigned)
     new = chosen.settings

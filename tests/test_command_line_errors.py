@@ -253,13 +253,6 @@ def test_a_level_that_levels_hide_is_refused_with_the_remedy(main):
     assert line.endswith('add --set "LEVELS=[]".')
 
 
-def test_serial_mode_counts_its_own_emulators(main):
-    levels = ["--set", "NUM_PROCESSES=2", "--set", "ENVS_PER_PROCESS=1", "--set", "LEVELS=[(1,1),(1,2)]"]
-    code, (line,) = main("--serial", *levels)
-    assert code == 2
-    assert "LEVELS has 2 levels and there are 1 emulators with --serial" in line
-
-
 class WorkBeginsError(Exception):
     """All checks are passed."""
 

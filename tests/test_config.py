@@ -277,20 +277,6 @@ def test_levels_name_what_is_played_or_else_world_and_stage_do():
     assert [str(level) for level in several.levels_played] == ["1-1", "4-2"]
 
 
-def test_every_level_needs_an_emulator():
-    values = VALUES | {"NUM_PROCESSES": 1, "ENVS_PER_PROCESS": 1, "LEVELS": [(1, 1), (1, 2)]}
-    with pytest.raises(SettingsError, match="LEVELS has 2 levels and there are 1 emulators"):
-        choose_settings(values, {}, {}, has_gpu=lambda: True)
-
-
-def test_serial_mode_has_the_emulators_of_one_collector():
-    values = VALUES | {"NUM_PROCESSES": 2, "ENVS_PER_PROCESS": 1, "LEVELS": [(1, 1), (1, 2)]}
-    assert choose_settings(values, {}, {}, has_gpu=lambda: True)
-    with pytest.raises(SettingsError, match="LEVELS has 2 levels and there are 1 emulators with --serial: raise ENVS"):
-        choose_settings(values, {}, {}, has_gpu=lambda: True, serial=True)
-    assert choose_settings(values, {}, {"ENVS_PER_PROCESS": 2}, has_gpu=lambda: True, serial=True)
-
-
 def test_a_level_that_is_named_twice_is_a_fault():
     (fault,) = faults_of("LEVELS=[(1,1),(1,2),(1,1)]")
     assert fault.endswith("(command line): must name a level once; (1, 1) is there 2 times.")

@@ -57,9 +57,7 @@ class Collector:
             setup.explore_sticky_probability,
             np.random.default_rng(acting_seed),
         )
-        self._episodes = Episodes(
-            setup.task, setup.num_envs, np.random.default_rng(episodes_seed), setup.number * setup.num_envs
-        )
+        self._episodes = Episodes(setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
         self._stacks = np.zeros((setup.num_envs, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
         # Where the picture after a chunk's last tick waits for the next chunk.
         self._pending = np.empty((setup.num_envs, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)

@@ -46,6 +46,9 @@ class Emulator(Protocol):
     def reset(self) -> None:
         """Put every game back to its level's first frame."""
 
+    def set_level(self, game: int, level: Level) -> None:
+        """Have a game play this level from its next restart on."""
+
     def step(
         self,
         buttons: npt.NDArray[np.uint8],  # [games] joypad bytes
@@ -70,7 +73,7 @@ class Emulator(Protocol):
         """All games, such that `load_state` continues them exactly."""
 
     def load_state(self, state: bytes) -> None:
-        """Continue from a saved state of the same emulator with the same levels."""
+        """Continue from a saved state of the same emulator with as many games."""
 
     @property
     def game_type(self) -> "np.dtype[np.void] | None":
@@ -87,7 +90,10 @@ class Emulator(Protocol):
 
 
 def make_emulator(name: EmulatorName, levels: Sequence[Level], num_threads: int = 1) -> Emulator:
-    """A game of each of these levels. Emulators are told apart here only; numba is not imported unless it is needed."""
+    """A game of each of these levels to begin with.
+
+    Emulators are told apart here only; numba is not imported unless it is needed.
+    """
     if name == "fast":
         from mario_rl.emulation.fast.emulator import FastEmulator
 

@@ -2,7 +2,8 @@
 
 Only nes-py's console is used, never the gym environment on top of it: that one computes a dozen properties and an info
 dict a frame, and the rules need fifteen bytes of RAM. nes-py has one place to keep a state and no way to store it, so a
-saved game is its buttons since the level's first frame, which are played again.
+saved game is its buttons since the level's first frame, which are played again; and a game has one console for each
+level that it has played.
 """
 
 import contextlib
@@ -53,15 +54,18 @@ class _Game:
     """A level that is restarted, played frame by frame, and ends by death or flag."""
 
     def __init__(self, level: Level) -> None:
-        self.console = NesPyConsole()
-        # A memoryview hands out plain ints, twice as fast as NumPy scalars.
-        self.ram = self.console.ram.data
-        rules.skip_start_screen(self.ram, self.console.advance, level)
-        self.console.backup()
+        self._consoles: dict[Level, NesPyConsole] = {}  # each with its level's start in its one place for a state
+        self.next_level = level
         self.log: list[tuple[int, int]] = []  # (buttons, frames) since the level's first frame
         self.restart(0)
 
     def restart(self, idle_frames: int) -> None:
+        self.level = self.next_level
+        if self.level not in self._consoles:
+            self._consoles[self.level] = _begin_level(self.level)
+        self.console = self._consoles[self.level]
+        # A memoryview hands out plain ints, twice as fast as NumPy scalars.
+        self.ram = self.console.ram.data
         self.console.restore()
         self.log.clear()
         self._last_x, self._last_time = rules.player_x(self.ram), rules.clock(self.ram)
@@ -87,6 +91,18 @@ class _Game:
                 advance(NOOP)
         return total, False, False
 
+    def close(self) -> None:
+        self.ram.release()
+        for console in self._consoles.values():
+            console.close()
+
+
+def _begin_level(level: Level) -> NesPyConsole:
+    console = NesPyConsole()
+    rules.skip_start_screen(console.ram.data, console.advance, level)
+    console.backup()
+    return console
+
 
 _BGRX_TO_GREY = np.array([[*reversed(GREY_WEIGHTS), 0.0]])
 
@@ -104,6 +120,10 @@ class NesPyEmulator:
         """Put every game back to the level's first frame."""
         for game in self._games:
             game.restart(0)
+
+    def set_level(self, game: int, level: Level) -> None:
+        """Have a game play this level from its next restart on."""
+        self._games[game].next_level = level
 
     def step(
         self,
@@ -137,16 +157,17 @@ class NesPyEmulator:
 
     @property
     def state_format(self) -> str:
-        """A list of buttons needs no version."""
-        return "nes_py"
+        """Levels and buttons."""
+        return "nes_py, levels"
 
     def state(self) -> bytes:
-        """The buttons of every game since its level's first frame."""
-        return json.dumps([game.log for game in self._games]).encode()
+        """Every game's level, and its buttons since that level's first frame."""
+        return json.dumps([(game.level, game.log) for game in self._games]).encode()
 
     def load_state(self, state: bytes) -> None:
         """Play the saved buttons again; the game is deterministic."""
-        for game, log in zip(self._games, json.loads(state), strict=True):
+        for game, (level, log) in zip(self._games, json.loads(state), strict=True):
+            game.next_level = Level(*level)
             game.restart(0)
             for buttons, num_frames in log:
                 game.play(buttons, num_frames)
@@ -167,5 +188,4 @@ class NesPyEmulator:
     def close(self) -> None:
         """Free the consoles."""
         for game in self._games:
-            game.ram.release()
-            game.console.close()
+            game.close()

@@ -23,7 +23,7 @@ from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
 class TaskRules(NamedTuple):
     """What makes the task; the same in every collector."""
 
-    levels: tuple[Level, ...]  # emulators take them in turn
+    levels: tuple[Level, ...]  # every episode draws one
     actions: ActionSet
     emulator: EmulatorName
     frame_skip: int  # frames an action is held
@@ -37,13 +37,13 @@ class TaskRules(NamedTuple):
 class Episodes:
     """Some games' succession of episodes."""
 
-    def __init__(self, rules: TaskRules, num_games: int, rng: np.random.Generator, first_stream: int = 0) -> None:
+    def __init__(self, rules: TaskRules, num_games: int, rng: np.random.Generator) -> None:
         self._rules = rules
         self._rng = rng
-        self._levels = [rules.levels[(first_stream + game) % len(rules.levels)] for game in range(num_games)]
-        self._emulator = make_emulator(rules.emulator, self._levels)
+        self._emulator = make_emulator(rules.emulator, rules.levels[:1] * num_games)
         self._joypad = np.array(ACTION_SETS[rules.actions], np.uint8)
         # Of each game's present episode.
+        self._levels = np.zeros(num_games, np.int64)  # by their place in `rules.levels`
         self._raw_rewards = np.zeros(num_games, np.float64)
         self._distances = np.zeros(num_games, np.int32)
         self._num_decisions = np.zeros(num_games, np.int32)
@@ -54,7 +54,7 @@ class Episodes:
         self._over = np.ones(num_games, np.bool_)
         self._practice: Practice | None = None
         if rules.practice_share > 0 and self._emulator.game_type is not None:
-            self._practice = Practice(self._emulator, rules.practice_share, rng.spawn(1)[0])
+            self._practice = Practice(self._emulator, len(rules.levels), rules.practice_share, rng.spawn(1)[0])
         self._begin_all()
 
     @property
@@ -85,7 +85,7 @@ class Episodes:
         self._cleared |= outcomes.flag
         self._over[:] = outcomes.done | stuck
         if self._practice is not None:
-            self._practice.note_deaths(self._num_decisions, outcomes.done & ~outcomes.flag)
+            self._practice.note_deaths(self._num_decisions, self._levels, outcomes.done & ~outcomes.flag)
             self._practice.follow(self._num_decisions, self._held, ~self._over)
 
         rows.action[:, tick] = np.where(over, 0, actions)
@@ -119,7 +119,8 @@ class Episodes:
     @property
     def _format(self) -> str:
         practice = "practice" if self._practice is not None else "no practice"
-        return f"{self._emulator.state_format}, levels {' '.join(map(str, self._levels))}, {practice}"
+        levels = " ".join(map(str, self._rules.levels))
+        return f"{self._emulator.state_format}, {len(self._over)} games of {levels}, {practice}"
 
     def close(self) -> None:
         """Free the emulator."""
@@ -132,9 +133,10 @@ class Episodes:
         idle_frames = self._rng.integers(self._rules.noop_start_max_frames + 1, size=len(restart), dtype=np.int32)
         restarts = np.where(restart, idle_frames, np.int32(NO_RESTART))
         self._held[:] = np.where(restart, 0, self._joypad[actions])
+        self._draw_levels(restart)
         self._emulator.step(self._held, self._rules.frame_skip, restarts, pictures, tick)
         if self._practice is not None and restart.any():
-            self._practises[restart] = self._practice.begin(restart, self._held, pictures, tick)[restart]
+            self._practises[restart] = self._practice.begin(restart, self._levels, self._held, pictures, tick)[restart]
         show_buttons(pictures[:, tick], self._held)
         outcomes = self._emulator.outcomes
         self._raw_rewards[restart] = 0
@@ -143,6 +145,12 @@ class Episodes:
         self._distances[restart] = outcomes.x[restart]
         self._cleared[restart] = False
         return outcomes
+
+    def _draw_levels(self, restart: npt.NDArray[np.bool_]) -> None:
+        if len(self._rules.levels) > 1:
+            for game in np.flatnonzero(restart):
+                self._levels[game] = self._rng.integers(len(self._rules.levels))
+                self._emulator.set_level(int(game), self._rules.levels[self._levels[game]])
 
     def _begin_all(self) -> None:
         num_games = len(self._over)
@@ -158,6 +166,7 @@ class Episodes:
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {
+            "levels": self._levels,
             "raw_rewards": self._raw_rewards,
             "distances": self._distances,
             "num_decisions": self._num_decisions,

@@ -1,8 +1,8 @@
-"""Practice: some episodes start shortly before a recent death instead of at the level's beginning.
+"""Practice: some episodes start shortly before a recent death instead of at their level's beginning.
 
 The further into the level, the less often an agent gets there; and what it must learn next is where it dies. Each game
-leaves a trail of saved moments. When it dies, one of them goes into a pool that keeps the latest deaths, and episodes
-that practise begin at a moment drawn from it: so the places that kill most are practised most.
+leaves a trail of saved moments. When it dies, one of them goes into the pool that keeps its level's latest deaths, and
+episodes that practise this level begin at a moment drawn from it: so the places that kill most are practised most.
 """
 
 import base64
@@ -18,14 +18,14 @@ SPACING = 4  # decisions between two saved moments
 TRAIL_LENGTH = 16  # saved moments a game
 # How long before its end an episode is taken up again, in decisions: a fall alone takes some ten.
 SHORTEST_LEAD, LONGEST_LEAD = 12, 48
-POOL_SIZE = 64  # the latest deaths
+POOL_SIZE = 64  # the latest deaths of a level
 _NOWHERE = -1
 
 
 class Practice:
-    """The trails and the pool of one collector's games. The emulator must be able to save single games."""
+    """The trails and pools of one collector's games. The emulator must be able to save single games."""
 
-    def __init__(self, emulator: Emulator, share: float, rng: np.random.Generator) -> None:
+    def __init__(self, emulator: Emulator, num_levels: int, share: float, rng: np.random.Generator) -> None:
         assert emulator.game_type is not None
         self._emulator = emulator
         self._share = share
@@ -34,9 +34,9 @@ class Practice:
         self._trail = np.zeros((num_games, TRAIL_LENGTH), emulator.game_type)
         self._trail_decisions = np.full((num_games, TRAIL_LENGTH), _NOWHERE)  # when each moment was
         self._trail_held = np.zeros((num_games, TRAIL_LENGTH), np.uint8)  # buttons
-        self._pool = np.zeros(POOL_SIZE, emulator.game_type)
-        self._pool_held = np.zeros(POOL_SIZE, np.uint8)
-        self._num_deaths = 0
+        self._pools = np.zeros((num_levels, POOL_SIZE), emulator.game_type)
+        self._pools_held = np.zeros((num_levels, POOL_SIZE), np.uint8)
+        self._num_deaths = np.zeros(num_levels, np.int64)
 
     def follow(
         self, num_decisions: npt.NDArray[np.int32], held: npt.NDArray[np.uint8], playing: npt.NDArray[np.bool_]
@@ -48,30 +48,39 @@ class Practice:
         self._trail_decisions[due, places] = num_decisions[due]
         self._trail_held[due, places] = held[due]
 
-    def note_deaths(self, num_decisions: npt.NDArray[np.int32], died: npt.NDArray[np.bool_]) -> None:
-        """Put a moment from before each of these deaths into the pool."""
+    def note_deaths(
+        self, num_decisions: npt.NDArray[np.int32], levels: npt.NDArray[np.int64], died: npt.NDArray[np.bool_]
+    ) -> None:
+        """Put a moment from before each of these deaths into its level's pool."""
         for game in np.flatnonzero(died):
             leads = num_decisions[game] - self._trail_decisions[game]
             is_candidate = (leads >= SHORTEST_LEAD) & (leads <= LONGEST_LEAD) & (self._trail_decisions[game] >= 0)
             candidates = np.flatnonzero(is_candidate)
             if len(candidates):
-                place, moment = self._num_deaths % POOL_SIZE, self._rng.choice(candidates)
-                self._pool[place], self._pool_held[place] = self._trail[game, moment], self._trail_held[game, moment]
-                self._num_deaths += 1
+                level, moment = levels[game], self._rng.choice(candidates)
+                place = level, self._num_deaths[level] % POOL_SIZE
+                self._pools[place], self._pools_held[place] = self._trail[game, moment], self._trail_held[game, moment]
+                self._num_deaths[level] += 1
 
     def begin(
-        self, restarting: npt.NDArray[np.bool_], held: npt.NDArray[np.uint8], pictures: FrameArray, tick: int
+        self,
+        restarting: npt.NDArray[np.bool_],
+        levels: npt.NDArray[np.int64],
+        held: npt.NDArray[np.uint8],
+        pictures: FrameArray,
+        tick: int,
     ) -> npt.NDArray[np.bool_]:
-        """Of the games that begin an episode, which practise: they are put to where they begin, and drawn.
+        """Of the games that begin an episode of these levels, which practise: put to where they begin, and drawn.
 
         `held` gets the buttons that they held there.
         """
         self._trail_decisions[restarting] = _NOWHERE
-        practises = restarting & (self._rng.random(len(restarting)) < self._share) & (self._num_deaths > 0)
+        practises = restarting & (self._rng.random(len(restarting)) < self._share) & (self._num_deaths[levels] > 0)
         for game in np.flatnonzero(practises):
-            moment = self._rng.integers(min(self._num_deaths, POOL_SIZE))
-            self._emulator.load_game(int(game), self._pool[moment], pictures, tick)
-            held[game] = self._pool_held[moment]
+            level = levels[game]
+            moment = level, self._rng.integers(min(self._num_deaths[level], POOL_SIZE))
+            self._emulator.load_game(int(game), self._pools[moment], pictures, tick)
+            held[game] = self._pools_held[moment]
         return practises
 
     def state(self) -> dict[str, Any]:
@@ -80,17 +89,17 @@ class Practice:
             "trail": base64.b64encode(self._trail.tobytes()).decode(),
             "trail_decisions": self._trail_decisions.tolist(),
             "trail_held": self._trail_held.tolist(),
-            "pool_held": self._pool_held.tolist(),
-            "pool": base64.b64encode(self._pool.tobytes()).decode(),
-            "num_deaths": self._num_deaths,
+            "pools": base64.b64encode(self._pools.tobytes()).decode(),
+            "pools_held": self._pools_held.tolist(),
+            "num_deaths": self._num_deaths.tolist(),
             "rng": self._rng.bit_generator.state,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        for name, array in (("trail", self._trail), ("pool", self._pool)):
+        for name, array in (("trail", self._trail), ("pools", self._pools)):
             array[:] = np.frombuffer(base64.b64decode(state[name]), array.dtype).reshape(array.shape)
         self._trail_decisions[:] = state["trail_decisions"]
-        self._trail_held[:], self._pool_held[:] = state["trail_held"], state["pool_held"]
-        self._num_deaths = state["num_deaths"]
+        self._trail_held[:], self._pools_held[:] = state["trail_held"], state["pools_held"]
+        self._num_deaths[:] = state["num_deaths"]
         self._rng.bit_generator.state = state["rng"]

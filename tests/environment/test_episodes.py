@@ -219,14 +219,33 @@ def test_a_state_fits_the_same_emulator_level_and_number_of_games_only(episodes)
     assert not episodes(RULES._replace(emulator="nes_py"), num_games=2).fits(state)
 
 
-def test_emulators_take_the_levels_in_turn(episodes):
-    one, two = Level(1, 1), Level(1, 2)
-    rng = np.random.default_rng(0)
-    mixed = Episodes(RULES._replace(levels=(one, two)), 3, rng, first_stream=1)  # the second of three collectors' games
-    actions = _random_actions(60, 3, seed=4)
-    rows = _play(mixed, actions)
-    mixed.close()
-    for game, level in enumerate((two, one, two)):
-        alone = _play(episodes(RULES._replace(levels=(level,))), actions[:, game : game + 1])
-        for field, ours, theirs in zip(FIELDS, rows, alone, strict=True):
-            assert np.array_equal(ours[game], theirs[0]), field.name
+LEVELS = (Level(1, 1), Level(1, 2), Level(4, 4))
+
+
+@pytest.mark.parametrize("emulator", ["fast", "nes_py"])
+def test_every_episode_draws_one_of_the_levels(episodes, emulator):
+    rules = RULES._replace(levels=LEVELS, emulator=emulator, no_progress_decisions=3, noop_start_max_frames=0)
+    rows = _play(episodes(rules, num_games=2), np.full((160, 2), NOOP))
+    firsts = [rows.frame[game, tick] for game, tick in zip(*np.nonzero(rows.marks & Mark.START), strict=True)]
+    starts = [_first_picture(episodes, emulator, level) for level in LEVELS]
+    drawn = [[np.array_equal(first, start) for start in starts].index(True) for first in firsts]
+    counts = np.bincount(drawn, minlength=len(LEVELS))
+    assert len(drawn) == 80  # of 3 decisions and a final row each
+    assert (counts > 10).all()
+
+
+def _first_picture(episodes, emulator, level):
+    rules = RULES._replace(levels=(level,), emulator=emulator, noop_start_max_frames=0)
+    pictures = np.empty((1, 1, 84, 84), np.uint8)
+    episodes(rules).draw(pictures, 0)
+    return pictures[0, 0]
+
+
+@pytest.mark.parametrize("emulator", ["fast", "nes_py"])
+def test_levels_that_were_drawn_continue_exactly_from_a_saved_state(episodes, emulator):
+    rules = RULES._replace(levels=LEVELS, emulator=emulator, no_progress_decisions=10)
+    one, other = episodes(rules, num_games=3, seed=1), episodes(rules, num_games=3, seed=2)
+    actions = _random_actions(100, 3, seed=4)
+    _play(one, actions[:50])
+    other.load_state(json.loads(json.dumps(one.state())))
+    _assert_equal(_play(one, actions[50:]), _play(other, actions[50:]))

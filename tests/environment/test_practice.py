@@ -15,6 +15,7 @@ from tests.environment.test_episodes import RULES, RUN, _play
 PRACTISING = RULES._replace(practice_share=1.0, no_progress_decisions=1_000)
 RUN_BUTTONS = 0x82
 HELD = np.full(2, RUN_BUTTONS, np.uint8)
+LEVELS = np.array([1, 1])  # of the two games
 
 
 @pytest.fixture
@@ -47,25 +48,25 @@ def test_a_saved_game_can_be_taken_up_by_another_game(emulator):
 
 def _practise(emulator, length):
     """A game's trail over so many decisions, then its death."""
-    practice = Practice(emulator, 1.0, np.random.default_rng(0))
+    practice = Practice(emulator, 2, 1.0, np.random.default_rng(0))
     for decision in range(1, length + 1):
         _advance(emulator)
         practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
-    practice.note_deaths(np.full(2, length, np.int32), np.array([True, False]))
+    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]))
     return practice
 
 
 def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
     xs = [int(emulator.outcomes.x[0])]
     length = 20
-    practice = Practice(emulator, 1.0, np.random.default_rng(0))
+    practice = Practice(emulator, 2, 1.0, np.random.default_rng(0))
     for decision in range(1, length + 1):
         _advance(emulator)
         xs.append(int(emulator.outcomes.x[0]))
         practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
-    practice.note_deaths(np.full(2, length, np.int32), np.array([True, False]))
+    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]))
     pictures, held = np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2, np.uint8)
-    assert practice.begin(np.array([False, True]), held, pictures, 0).tolist() == [False, True]
+    assert practice.begin(np.array([False, True]), LEVELS, held, pictures, 0).tolist() == [False, True]
     assert held.tolist() == [0, RUN_BUTTONS]
     possible = {xs[d] for d in range(SPACING, length, SPACING) if SHORTEST_LEAD <= length - d <= LONGEST_LEAD}
     assert int(emulator.outcomes.x[1]) in possible
@@ -73,27 +74,34 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
 
 def test_a_short_episode_and_a_game_that_left_no_trail_give_nothing(emulator):
     practice = _practise(emulator, SHORTEST_LEAD - 1)
-    practice.note_deaths(np.full(2, 100, np.int32), np.array([False, True]))
-    assert not practice.begin(np.array([True, True]), HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0).any()
+    practice.note_deaths(np.full(2, 100, np.int32), LEVELS, np.array([False, True]))
+    assert not practice.begin(np.array([True, True]), LEVELS, HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0).any()
 
 
 def test_a_new_episode_forgets_the_trail_of_the_one_before(emulator):
     practice = _practise(emulator, 20)
-    practice.begin(np.array([True, False]), HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0)
+    practice.begin(np.array([True, False]), LEVELS, HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0)
     deaths = practice.state()["num_deaths"]
-    practice.note_deaths(np.full(2, 30, np.int32), np.array([True, False]))
+    practice.note_deaths(np.full(2, 30, np.int32), LEVELS, np.array([True, False]))
     assert practice.state()["num_deaths"] == deaths
 
 
 def test_the_pool_keeps_the_latest_deaths_only(emulator):
     practice = _practise(emulator, 20)
-    early = {bytes(moment) for moment in practice._pool[: practice.state()["num_deaths"]]}
+    early = {bytes(moment) for moment in practice._pools[1, : practice.state()["num_deaths"][1]]}
     for decision in range(21, 90):
         _advance(emulator)
         practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
     for _ in range(POOL_SIZE):
-        practice.note_deaths(np.full(2, 89, np.int32), np.array([True, False]))
-    assert not early & {bytes(moment) for moment in practice._pool}
+        practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]))
+    assert not early & {bytes(moment) for moment in practice._pools[1]}
+
+
+def test_a_level_without_deaths_is_not_practised(emulator):
+    practice = _practise(emulator, 20)
+    pictures = np.zeros((2, 1, 84, 84), np.uint8)
+    both = np.array([True, True])
+    assert practice.begin(both, np.array([0, 1]), HELD.copy(), pictures, 0).tolist() == [False, True]
 
 
 def test_episodes_practise_where_they_died_and_say_so():

@@ -4,6 +4,7 @@ The frames, the rules of gym-super-mario-bros after each of them, and the reduce
 several threads the games are divided among them; nothing is shared but the read-only cartridge.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
@@ -162,6 +163,7 @@ class FastConsole:
             raise RuntimeError(STRAYED)
 
 
+@functools.cache
 def _begin_level(level: Level) -> tuple[npt.NDArray[np.void], FrameArray]:
     """The console at a level's first frame, and its picture."""  # [1], [84, 84]
     console = FastConsole()
@@ -173,7 +175,7 @@ def _begin_level(level: Level) -> tuple[npt.NDArray[np.void], FrameArray]:
 
 
 class FastEmulator:
-    """A batch of games, each of a level of its own."""
+    """A batch of games, each of whatever level it was given."""
 
     def __init__(self, levels: Sequence[Level], num_threads: int = 1) -> None:
         self.num_games = num_games = len(levels)
@@ -181,9 +183,8 @@ class FastEmulator:
         self._cartridge = FastConsole().cartridge
         self._level_starts = np.empty(num_games, CONSOLE)
         self._start_pictures = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
-        for level in set(levels):
-            starting = [game for game, its_level in enumerate(levels) if its_level == level]
-            self._level_starts[starting], self._start_pictures[starting] = _begin_level(level)
+        for game, level in enumerate(levels):
+            self.set_level(game, level)
         self._consoles = np.empty(num_games, CONSOLE)
         self._latest = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self.reset()
@@ -203,6 +204,10 @@ class FastEmulator:
         """Put every game back to its level's first frame."""
         self._consoles[:] = self._level_starts
         self._latest[:] = self._start_pictures
+
+    def set_level(self, game: int, level: Level) -> None:
+        """Have a game play this level from its next restart on."""
+        self._level_starts[game : game + 1], self._start_pictures[game] = _begin_level(level)
 
     def step(
         self,

@@ -1,9 +1,10 @@
-"""Where a running pipeline's CPU time goes: collect, queue, consolidate, sample, goals, learn, publish.
+"""Where a running pipeline's CPU time goes: collect, queue, consolidate, sample, goals, learn, publish, evaluate.
 
 Collectors count their own. In the learner's process each part has a thread of its own, whose CPU time the system knows;
 where a thread does two things, one of them is timed by its own CPU clock and the other is what is left.
 """
 
+import multiprocessing
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ class Costs(NamedTuple):
     learn: float  # main thread without its snapshots: forward, backward, optimizer, the loop around them
     publish: float  # main thread's snapshots, publishing thread's copies and checksums
     helpers: float  # threads of torch's own, which work for `goals` and `learn`
+    evaluate: float  # evaluator process
 
     def since(self, before: "Costs") -> "Costs":
         """What was spent between two readings; clocks of different grain may be a tick apart."""
@@ -61,6 +63,7 @@ class CostWatch:
             learn=threads["MainThread"] - self._snapshot.seconds,
             publish=threads["publishing"] + self._snapshot.seconds,
             helpers=threads[""],
+            evaluate=_evaluator_seconds(),
         )
 
 
@@ -79,6 +82,12 @@ class Timed:
             return self._function(*arguments, **named)
         finally:
             self.seconds += self._clock() - begun
+
+
+def _evaluator_seconds() -> float:
+    evaluators = [child for child in multiprocessing.active_children() if child.name == "evaluator"]
+    times = [psutil.Process(child.pid).cpu_times() for child in evaluators]
+    return sum(its.user + its.system for its in times)
 
 
 def _seconds_by_thread_name() -> Counter[str]:

@@ -59,7 +59,6 @@ class ProductFigures(NamedTuple):
     drops: float
     costs_per_decision: Costs  # CPU seconds
     core_shares: Costs  # CPU seconds a second
-    clear_rates: list[float]  # of the tests that were finished
 
 
 class _Silent(Console):
@@ -93,11 +92,6 @@ class _Recorder:
         epochs = [row for row in self._rows if "run/epoch_seconds" in row]
         return [epoch for epoch in epochs if "learner/loss" in epoch][1:] or epochs[-1:]
 
-    @property
-    def clear_rates(self) -> list[float]:
-        """Of all tests."""
-        return [row["evaluation/clear_rate"] for row in self._rows if "evaluation/clear_rate" in row]
-
     def median(self, name: str) -> float:
         """Of an epoch's metric; not a number where there is none."""
         return Sample([epoch.get(name, math.nan) for epoch in self.epochs] or [math.nan]).median
@@ -116,9 +110,10 @@ class _Counts(NamedTuple):
 class _Watch:
     """Looks at a pipeline's counters ten times a second, and stops it when it has learned for so many seconds."""
 
-    def __init__(self, pipeline: Pipeline, seconds: float) -> None:
+    def __init__(self, pipeline: Pipeline, seconds: float, settle_seconds: float) -> None:
         self._pipeline = pipeline
         self._seconds = seconds
+        self._settle_seconds = settle_seconds
         self._costs = CostWatch(pipeline)
         self._waiting = Timed(pipeline.source.wait_for_work, time.perf_counter)
         pipeline.source.wait_for_work = self._waiting  # type: ignore[method-assign]
@@ -133,7 +128,7 @@ class _Watch:
         while not self._pipeline.learner.num_updates:
             if self._stop.wait(0.1):
                 return
-        if self._stop.wait(0.5):  # the first updates touch everything for the first time
+        if self._stop.wait(self._settle_seconds):
             return
         first, first_costs = self._counts(), self._costs.read()
         while not self._stop.wait(0.1):
@@ -201,7 +196,10 @@ def connect_silently(settings: Settings, on_line: Callable[[str], None] = lambda
 
 
 def run_product(
-    settings: Settings, seconds: float, weights: Mapping[str, torch.Tensor] | None = None
+    settings: Settings,
+    seconds: float,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    settle_seconds: float = 0.5,  # the first updates touch everything for the first time
 ) -> ProductFigures:
     """Train, from some weights on where they are given, until it has learned for so long; read the telemetry."""
     recorder = _Recorder()
@@ -211,7 +209,7 @@ def run_product(
         pipeline = connect_silently(settings)
         if weights is not None:
             pipeline.learner.load_policy(dict(weights))
-        watch = _Watch(pipeline, seconds)
+        watch = _Watch(pipeline, seconds, settle_seconds)
         limits = Limits(epochs=10**9, minutes=5 + seconds / 60)
         store = CheckpointStore(run.checkpoints, keep=1)
         try:
@@ -245,7 +243,6 @@ def run_product(
         drops=float(pipeline.source.consolidation.figures.drops),
         costs_per_decision=costs.divided_by(max(1, counts.decisions)),
         core_shares=costs.divided_by(counts.seconds),
-        clear_rates=recorder.clear_rates,
     )
 
 

@@ -105,7 +105,7 @@ def scale_pictures(stacks: Tensor, out: Tensor | None = None) -> Tensor:
     update moves that mean by a large part of its spread, and BatchNorm's running statistics are always behind.
     """
     if out is None:
-        out = torch.empty(stacks.shape, device=stacks.device).to(memory_format=torch.channels_last)
+        out = torch.empty(stacks.shape, device=stacks.device, memory_format=torch.channels_last)
     return out.copy_(stacks).sub_(127.5).mul_(1 / 127.5)
 
 

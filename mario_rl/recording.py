@@ -19,8 +19,9 @@ from mario_rl.emulation.fast.colours import RGB
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, DOWN, LEFT, NOOP, RIGHT, UP, A, ActionSet, B
 from mario_rl.environment.observation import show_buttons
+from mario_rl.environment.stacks import PictureStacks
 from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS
-from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.experience import FRAME_SIZE
 from mario_rl.films import FRAMES_PER_SECOND, FilmError, Picture, open_film
 from mario_rl.network import QNetwork, scale_pictures
 
@@ -127,18 +128,19 @@ def play_greedily(
         pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         emulator.step(np.zeros(1, np.uint8), frame_skip, np.array([idle_frames], np.int32), pictures, 0)
         show_buttons(pictures[:, 0], np.zeros(1, np.uint8))
-        stack = np.repeat(pictures, STACK_SIZE, axis=1)  # [1, 4, 84, 84]
+        stacks = PictureStacks(1)
+        stacks.push(pictures[:, 0], begins=np.array([True]))
         distance = int(outcomes.x[0])
         yield Shot(NOOP, idle_frames, None, ram, False, distance, 0)
         num_decisions = progress_decisions = 0
         while not outcomes.done[0] and num_decisions - progress_decisions < no_progress_decisions:
             with torch.inference_mode():
-                value, action = network(scale_pictures(torch.from_numpy(stack)))[0].max(dim=0)
+                value, action = network(scale_pictures(stacks.pictures()))[0].max(dim=0)
             buttons = ACTION_SETS[actions][int(action)]
             held = np.array([buttons], np.uint8)
             emulator.step(held, frame_skip, np.array([NO_RESTART], np.int32), pictures, 0)
             show_buttons(pictures[:, 0], held)
-            stack = np.concatenate([stack[:, 1:], pictures], axis=1)
+            stacks.push(pictures[:, 0], begins=np.array([False]))
             num_decisions += 1
             if outcomes.x[0] > distance:
                 distance, progress_decisions = int(outcomes.x[0]), num_decisions

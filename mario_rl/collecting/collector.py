@@ -19,7 +19,8 @@ from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFul
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.exploration import EpsilonLadder, Explorer
 from mario_rl.environment.episodes import Episodes, TaskRules
-from mario_rl.experience import FIELDS, FRAME_SIZE, STACK_SIZE, Mark, Rows
+from mario_rl.environment.stacks import PictureStacks
+from mario_rl.experience import FIELDS, FRAME_SIZE, Mark, Rows
 from mario_rl.network import NetworkShape, QNetwork, scale_pictures
 
 HEARTBEAT_SECONDS = 1.0  # a collector that waits gives a sign of life so often; one that plays, at every tick
@@ -58,7 +59,7 @@ class Collector:
             np.random.default_rng(acting_seed),
         )
         self._episodes = Episodes(setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
-        self._stacks = np.zeros((setup.num_envs, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        self._stacks = PictureStacks(setup.num_envs)
         # Where the picture after a chunk's last tick waits for the next chunk.
         self._pending = np.empty((setup.num_envs, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self._episodes.draw(self._pending, 0)
@@ -78,21 +79,13 @@ class Collector:
             if self._control.stop:
                 return False
             beat()
-            self._push(rows.frame[:, tick])
+            self._stacks.push(rows.frame[:, tick], self._episodes.at_start)
             actions = self._decide()
             if tick < last_tick:
                 self._episodes.play(actions, rows, tick, rows.frame, tick + 1)
             else:
                 self._episodes.play(actions, rows, tick, self._pending, 0)
         return True
-
-    def _push(self, frames: npt.NDArray[np.uint8]) -> None:
-        """Put the newest pictures on the stacks; an episode's first fills its whole stack."""  # [envs, 84, 84]
-        self._stacks[:, :-1] = self._stacks[:, 1:]
-        self._stacks[:, -1] = frames
-        starting = self._episodes.at_start
-        if starting.any():
-            self._stacks[starting] = frames[starting, None]
 
     def _decide(self) -> npt.NDArray[np.int64]:
         """Epsilon-greedy actions for all emulators."""  # [envs]
@@ -102,9 +95,8 @@ class Collector:
 
     @torch.inference_mode()
     def _best_actions(self) -> npt.NDArray[np.int64]:
-        best: npt.NDArray[np.int64] = (
-            self._network(scale_pictures(torch.from_numpy(self._stacks))).argmax(dim=1).numpy()
-        )
+        stacks = scale_pictures(self._stacks.pictures())
+        best: npt.NDArray[np.int64] = self._network(stacks).argmax(dim=1).numpy()
         return best
 
     def state(self) -> dict[str, Any]:
@@ -117,7 +109,8 @@ class Collector:
     def tensors(self) -> dict[str, torch.Tensor]:
         """What serial mode's checkpoint keeps as tensors."""
         weights = {f"acting.{name}": tensor for name, tensor in self._weights.items()}
-        return weights | {"stacks": torch.from_numpy(self._stacks), "pending": torch.from_numpy(self._pending)}
+        stacks = self._stacks.pictures().contiguous()
+        return weights | {"stacks": stacks, "pending": torch.from_numpy(self._pending)}
 
     def fits(self, state: dict[str, Any]) -> bool:
         """Whether `load` can continue from this state: the same emulator and level with as many games."""
@@ -128,7 +121,7 @@ class Collector:
         for name, tensor in self._weights.items():
             tensor.copy_(tensors[f"acting.{name}"])
         self.weights_version = self._slots.version
-        self._stacks[:] = tensors["stacks"].numpy()
+        self._stacks.pictures().copy_(tensors["stacks"])
         self._pending[:] = tensors["pending"].numpy()
         self._episodes.load_state(state["episodes"])
         self._explorer.load_state(state["explorer"])

@@ -1,8 +1,9 @@
 """The evaluator: a child process that plays test episodes with weights it is sent, while training goes on.
 
 The main loop asks and goes on; a thread of the learner process sends the weights, waits for the answer and wakes the
-main loop. The child has a lower priority than training. In serial mode the main loop plays the test itself, so that
-all happens in one fixed order.
+main loop. The child has a lower priority than training, and sleeps between two ticks so long that it never takes more
+than a small share of the machine. In serial mode the main loop plays the test itself, so that all happens in one fixed
+order.
 """
 
 import logging
@@ -10,7 +11,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import NamedTuple
@@ -28,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 # A policy that does not clear the level from nearly all starts is not worth a hundred episodes more.
 STICKY_FROM_CLEAR_RATE = 0.9
-MAX_CPU_SHARE = 0.04  # of all cores, on average: after a long test there is a long pause ...
-CREDIT_SECONDS = 180.0  # ... but for what short tests have left over before, for so long at most
+CPU_SHARE = 0.04  # of all cores, from each second to the next: a whole test takes one or two minutes on two of them
 # Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
 NICENESS = 5
 MAX_DEATHS = 3  # in a row; then there is no evaluation any more
-MAX_TEST_SECONDS = 3_600.0  # whoever takes longer hangs
+BEAT_SECONDS = 5.0
+MAX_SILENCE_SECONDS = 300.0  # whoever gives no sign of life for longer hangs
 
 
 class EvaluatorSetup(NamedTuple):
@@ -43,6 +45,7 @@ class EvaluatorSetup(NamedTuple):
     network: NetworkShape
     seed: int
     sticky_from_clear_rate: float = STICKY_FROM_CLEAR_RATE
+    cpu_share: float = CPU_SHARE
 
 
 class Request(NamedTuple):
@@ -60,9 +63,7 @@ class Result(NamedTuple):
     evaluations: list[Evaluation]  # one a level
 
 
-class _Answer(NamedTuple):
-    evaluations: list[Evaluation]
-    cpu_seconds: float
+_Answer = list[Evaluation] | None  # None is a sign of life
 
 
 def run_evaluator(setup: EvaluatorSetup, connection: "Connection[_Answer, Request]") -> None:
@@ -73,13 +74,34 @@ def run_evaluator(setup: EvaluatorSetup, connection: "Connection[_Answer, Reques
     try:
         while True:
             request = connection.recv()
-            begun = time.process_time()
-            evaluations = _test(setup, request)
-            connection.send(_Answer(evaluations, time.process_time() - begun))
+            pace = _Pace(setup.cpu_share * num_cores(), lambda: connection.send(None))
+            connection.send(_test(setup, request, pace.should_stop))
     except (EOFError, BrokenPipeError):
         pass  # the run is over
     finally:
         connection.close()
+
+
+class _Pace:
+    """Lets a test go on only as fast as its share of the cores allows, with a sign of life now and then."""
+
+    def __init__(self, cores: float, beat: Callable[[], None]) -> None:
+        self._cores = cores
+        self._beat = beat
+        self._begun = self._last_beat = time.monotonic()
+        self._cpu_begun = time.process_time()
+
+    def should_stop(self) -> bool:
+        """Never; but it may be some time before that is known."""
+        continues_at = self._begun + (time.process_time() - self._cpu_begun) / self._cores
+        while True:
+            now = time.monotonic()
+            if now - self._last_beat >= BEAT_SECONDS:
+                self._last_beat = now
+                self._beat()
+            if now >= continues_at:
+                return False
+            time.sleep(min(continues_at - now, BEAT_SECONDS))
 
 
 def _test(setup: EvaluatorSetup, request: Request, should_stop: Callable[[], bool] = lambda: False) -> list[Evaluation]:
@@ -108,7 +130,6 @@ class EvaluatorProcess:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._busy = False
-        self._rests_until = 0.0
         self._starting = threading.RLock()  # a signal handler's `kill` may interrupt `stop` in the same thread
         self._process: SpawnProcess | None = None
         self._ending = False
@@ -116,13 +137,12 @@ class EvaluatorProcess:
 
     def start(self) -> None:
         """Start the thread; the child follows with the first request."""
-        self._rests_until = time.monotonic()
         self._thread.start()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a request and has rested long enough."""
-        return not self._busy and time.monotonic() >= self._rests_until
+        """Whether it waits for a request."""
+        return not self._busy
 
     @property
     def has_results(self) -> bool:
@@ -159,15 +179,11 @@ class EvaluatorProcess:
         connection = None
         num_deaths = 0  # since the last answer
         while (request := self._requests.get()) is not None:
-            begun = time.monotonic()
-            hang = threading.Timer(MAX_TEST_SECONDS, self.kill)  # sending waits, too, for a child that does not read
-            hang.start()
             try:
                 connection = connection or self._start_child()
                 if connection is None:
                     return
-                connection.send(request)
-                answer = connection.recv()
+                evaluations = self._ask(connection, request)
             except (EOFError, OSError):
                 if connection is not None:
                     self._bury(connection)
@@ -178,17 +194,32 @@ class EvaluatorProcess:
                 logger.warning("The evaluator process has ended; the next evaluation starts another.")
             else:
                 num_deaths = 0
-                pause = answer.cpu_seconds / (MAX_CPU_SHARE * num_cores())
-                self._rests_until = max(self._rests_until, begun - CREDIT_SECONDS) + pause
-                self._results.put(Result(request, answer.evaluations))
-            finally:
-                hang.cancel()
+                self._results.put(Result(request, evaluations))
             self._busy = False
             self._on_result()
         if connection is not None:
             self._bury(connection)
         elif not self._ending:
             logger.warning("The evaluator process ended %d times; training goes on without evaluation.", num_deaths)
+
+    def _ask(self, connection: "Connection[Request, _Answer]", request: Request) -> list[Evaluation]:
+        """The child's answer. A child that hangs is killed, which is end-of-file here."""
+        with self._killed_for_silence():  # sending waits, too, for a child that does not read
+            connection.send(request)
+        while True:
+            with self._killed_for_silence():
+                answer = connection.recv()
+            if answer is not None:
+                return answer
+
+    @contextmanager
+    def _killed_for_silence(self) -> Iterator[None]:
+        timer = threading.Timer(MAX_SILENCE_SECONDS, self.kill)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _bury(self, connection: "Connection[Request, _Answer]") -> None:
         connection.close()

@@ -18,7 +18,8 @@ from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.environment.observation import show_buttons
-from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.environment.stacks import PictureStacks
+from mario_rl.experience import FRAME_SIZE
 from mario_rl.network import QNetwork, scale_pictures
 
 NUM_STARTS = 31
@@ -102,7 +103,7 @@ def evaluate(
 ) -> Evaluation:
     """Both tests, the second only from some clear rate in the first; `network` is in eval mode.
 
-    Where it should stop, the episodes stay unfinished.
+    `should_stop` is asked before every tick, and may take its time; if so, the episodes stay unfinished.
     """
     rng = np.random.default_rng(seed)
     starts = play_episodes(network, task, level, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng, should_stop)
@@ -129,7 +130,7 @@ def play_episodes(
     emulator = make_emulator(task.emulator, [level] * num_games)
     outcomes = emulator.outcomes
     pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
-    stacks = np.empty((num_games, STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
+    stacks = PictureStacks(num_games)
     # Of each game: which episode it plays, and how that goes.
     numbers = np.arange(num_games)
     begins = np.ones(num_games, np.bool_)  # with this tick, which is no decision
@@ -147,16 +148,14 @@ def play_episodes(
             plays = ~begins & ~is_done
             if plays.any():
                 chosen = actions.copy()
-                chosen[plays] = _best_actions(network, stacks[plays])
+                chosen[plays] = _best_actions(network, stacks, np.flatnonzero(plays))
                 actions = np.where((rng.random(num_games) < sticky) & (decisions > 0), actions, chosen)
             held = np.where(plays, joypad[actions], np.uint8(0))
             # Who is done costs a copy of the level's start instead of four frames.
             restarts = np.where(plays, np.int32(NO_RESTART), np.where(begins, idle_frames[numbers], np.int32(0)))
             emulator.step(held, task.frame_skip, restarts, pictures, 0)
             show_buttons(pictures[:, 0], held)
-            stacks[:, :-1] = stacks[:, 1:]
-            stacks[:, -1:] = pictures
-            stacks[begins] = pictures[begins]
+            stacks.push(pictures[:, 0], begins)
             for figures in (reward, decisions, progress_decisions, cleared):
                 figures[begins] = 0
             distance[begins] = outcomes.x[begins]
@@ -181,8 +180,8 @@ def play_episodes(
     return [episode for _, episode in sorted(episodes.items())]
 
 
-def _best_actions(network: QNetwork, stacks: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """What a greedy policy does."""  # [B, 4, 84, 84] -> [B]
-    padded = np.resize(np.arange(len(stacks)), -(-len(stacks) // BATCH_STEP) * BATCH_STEP)  # some of them twice
-    best: npt.NDArray[np.int64] = network(scale_pictures(torch.from_numpy(stacks[padded]))).argmax(dim=1).numpy()
-    return best[: len(stacks)]
+def _best_actions(network: QNetwork, stacks: PictureStacks, games: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What a greedy policy does in these games."""  # [games]
+    padded = np.resize(games, -(-len(games) // BATCH_STEP) * BATCH_STEP)  # some of them twice
+    best: npt.NDArray[np.int64] = network(scale_pictures(stacks.pictures(padded))).argmax(dim=1).numpy()
+    return best[: len(games)]

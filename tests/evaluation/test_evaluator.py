@@ -17,12 +17,11 @@ from mario_rl.evaluation.playing import evaluate
 from mario_rl.network import NetworkShape, QNetwork
 from tests.evaluation.test_playing import LEVEL, RUN, TASK, _network
 
-SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4)
+SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4, cpu_share=1e9)  # in no time
 
 
 @pytest.fixture
-def evaluator(monkeypatch):
-    monkeypatch.setattr(evaluator_module, "MAX_CPU_SHARE", 1e9)  # no pauses
+def evaluator():
     assert choose_emulator("fast", print) == "fast"  # compiled, as in a session
     arrived = threading.Semaphore(0)
     made = EvaluatorProcess(multiprocessing.get_context("spawn"), SETUP, arrived.release)
@@ -53,18 +52,21 @@ def test_the_child_answers_what_the_same_test_gives_here_and_can_be_asked_again(
 
 def test_a_stop_does_not_wait_for_the_answer(evaluator):
     evaluator.request(1, 0.0, _network(RUN).state_dict())
-    while not _children():
-        time.sleep(0.01)
+    _wait_for_child()
     begun = time.monotonic()
     evaluator.stop()
     assert time.monotonic() - begun < 3
     assert not _children()
 
 
-def _kill_child():
-    while not _children():
+def _wait_for_child():
+    while not (found := _children()):
         time.sleep(0.01)
-    os.kill(_children()[0].pid, signal.SIGKILL)
+    return found[0]
+
+
+def _kill_child():
+    os.kill(_wait_for_child().pid, signal.SIGKILL)
 
 
 def test_a_child_that_is_killed_is_replaced_with_the_next_request(evaluator, caplog):
@@ -81,11 +83,9 @@ def test_a_child_that_is_killed_is_replaced_with_the_next_request(evaluator, cap
 
 @pytest.mark.parametrize("sizes", [((4, 8, 8), 16), ((16, 32, 32), 256)])  # the larger does not fit into the pipe
 def test_a_child_that_hangs_is_killed_and_replaced(evaluator, monkeypatch, sizes):
-    monkeypatch.setattr(evaluator_module, "MAX_TEST_SECONDS", 1.0)
+    monkeypatch.setattr(evaluator_module, "MAX_SILENCE_SECONDS", 1.0)
     evaluator.request(1, 0.0, QNetwork(NetworkShape(*sizes, 7)).state_dict())
-    while not _children():
-        time.sleep(0.01)
-    (child,) = _children()
+    child = _wait_for_child()
     child.suspend()
     assert evaluator.arrived.acquire(timeout=10)
     assert not child.is_running()
@@ -155,20 +155,40 @@ def test_serial_mode_answers_at_once():
     evaluator.stop()
 
 
-def test_after_a_test_it_rests_so_that_it_takes_a_small_share_of_the_machine(evaluator, monkeypatch):
-    monkeypatch.setattr(evaluator_module, "MAX_CPU_SHARE", 1e-6)
-    evaluator.request(1, 0.0, _network(RUN).state_dict())
-    assert evaluator.arrived.acquire(timeout=60)
-    assert evaluator.has_results
-    assert not evaluator.is_idle
+def _compute(seconds):
+    begun = time.process_time()
+    while time.process_time() - begun < seconds:
+        pass
 
 
-@pytest.mark.parametrize(("share", "is_idle"), [(1e9, True), (1e-6, False)])
-def test_a_long_time_without_tests_pays_for_the_next_one_but_not_for_many(evaluator, monkeypatch, share, is_idle):
-    monkeypatch.setattr(evaluator_module, "MAX_CPU_SHARE", share)
-    monkeypatch.setattr(evaluator_module, "CREDIT_SECONDS", 100.0)
-    evaluator._rests_until -= 1e9
-    evaluator.request(1, 0.0, _network(RUN).state_dict())
-    assert evaluator.arrived.acquire(timeout=60)
-    assert evaluator.is_idle == is_idle
-    assert evaluator._rests_until < time.monotonic() - 50 or not is_idle
+def test_a_test_takes_no_more_than_its_share_of_the_machine(monkeypatch):
+    monkeypatch.setattr(evaluator_module, "BEAT_SECONDS", 0.1)
+    beats = []
+    begun, cpu_begun = time.monotonic(), time.process_time()
+    pace = evaluator_module._Pace(0.2, lambda: beats.append(time.monotonic()))
+    for seconds in (0.001, 0.1, 0.01, 0.01):
+        _compute(seconds)
+        assert not pace.should_stop()
+        assert (time.process_time() - cpu_begun) / (time.monotonic() - begun) < 0.25
+    assert 4 <= len(beats) <= 8  # in some 0.6 seconds, also in the middle of the one long sleep
+
+
+def _run_slow_child(setup, connection):
+    """Answers the first request at once, and the second after seconds, with signs of life in between."""
+    connection.recv()
+    connection.send([])
+    connection.recv()
+    for _ in range(15):
+        time.sleep(0.2)
+        connection.send(None)
+    connection.send([])
+    connection.recv()
+
+
+def test_a_slow_test_that_gives_signs_of_life_is_not_taken_for_a_hang(evaluator, monkeypatch):
+    monkeypatch.setattr(evaluator_module, "run_evaluator", _run_slow_child)
+    for decisions in (1, 2):
+        evaluator.request(decisions, 0.0, {})
+        assert evaluator.arrived.acquire(timeout=60)
+        assert evaluator.take_result().request.decisions == decisions
+        monkeypatch.setattr(evaluator_module, "MAX_SILENCE_SECONDS", 1.0)

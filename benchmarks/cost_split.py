@@ -87,7 +87,7 @@ class Timed:
 def _evaluator_seconds() -> float:
     evaluators = [child for child in multiprocessing.active_children() if child.name == "evaluator"]
     times = [psutil.Process(child.pid).cpu_times() for child in evaluators]
-    return sum(its.user + its.system for its in times)
+    return float(sum(its.user + its.system for its in times))
 
 
 def _seconds_by_thread_name() -> Counter[str]:

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from benchmarks.measure import StudyResult, as_is, interleave, quotient
+from benchmarks.measure import Ratio, Sample, StudyResult, as_is, interleave, quotient
 from benchmarks.product import product_settings
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
 from mario_rl.config import Settings
@@ -27,11 +27,11 @@ SECONDS = {"quick": 16, "full": 200}
 CAPACITY = 10_000
 
 
-class _Variant(NamedTuple):
+class Update(NamedTuple):
     """One way to run an update."""
 
-    batch_size: int
-    accumulation: int = 1
+    batch: int
+    accumulated: int = 1  # micro-batches an update
     layout: str = "channels_last"
     precision: str = "float32"
     compiled: bool = False
@@ -39,81 +39,127 @@ class _Variant(NamedTuple):
     flush_denormals: bool = True
 
     @property
-    def name(self) -> str:
-        parts = [f"batch {self.batch_size}", self.layout, self.precision]
-        parts += [f"x {self.accumulation} accumulated"] if self.accumulation > 1 else []
-        parts += ["compiled"] if self.compiled else []
-        parts += ["goals ahead"] if self.goals_ahead else []
-        parts += [] if self.flush_denormals else ["denormals kept"]
-        return ", ".join(parts)
+    def row(self) -> dict[str, str]:
+        """In words."""
+        return {
+            "batch": f"{self.batch} x {self.accumulated}" if self.accumulated > 1 else str(self.batch),
+            "layout": self.layout,
+            "precision": self.precision,
+            "compiled": "yes" if self.compiled else "",
+            "besides": ", ".join(["goals ahead"] * self.goals_ahead + ["denormals kept"] * (not self.flush_denormals)),
+        }
+
+
+class Comparison(NamedTuple):
+    """Two values of one of an update's fields."""
+
+    label: str
+    field: str
+    value: Any
+    other: Any
 
 
 def run(quick: bool) -> StudyResult:
-    """One change at a time from the plain update, on the device that the product would train on."""
+    """Every combination, and what else there is, on the device that the product would train on."""
     settings = product_settings()
     plan = make_plan(settings, serial=False)
     prepare(plan)
     on_cpu = plan.device.type == "cpu"
     half = "bfloat16" if on_cpu else "float16"
-    replay = synthetic_replay()
-    plain = _Variant(settings.batch_size)
-    large = plain._replace(batch_size=4 * plain.batch_size)
-    goals_ahead, contiguous = plain._replace(goals_ahead=True), plain._replace(layout="contiguous")
-    accumulated, in_half = plain._replace(accumulation=4), plain._replace(precision=half)
-    kept, compiled = plain._replace(flush_denormals=False), plain._replace(compiled=True)
-    variants = [plain, contiguous, large, accumulated]
-    variants += [goals_ahead] if on_cpu else []  # a GPU computes them with the loss
-    notes = []
-    if not quick:
-        variants += [in_half, contiguous._replace(batch_size=large.batch_size)]
-        variants += [plain._replace(batch_size=plain.batch_size * factor // 2) for factor in (1, 4, 16)]
-        variants += [large._replace(goals_ahead=True), kept] if on_cpu else []
-        if has_compiler():
-            variants += [compiled, contiguous._replace(compiled=True)]
-        else:
-            notes.append("torch.compile was left out: no C++ compiler was found.")
-    else:
-        notes.append(f"{half}, torch.compile, more batch sizes and denormals are left out of a quick run.")
-    runners = {variant.name: Runner(settings, replay, variant, plan.device) for variant in variants}
-    seconds = 0.5 if quick else 2.0
-    measured = interleave(
-        {name: partial(runner.samples_per_second, seconds) for name, runner in runners.items()},
-        repeats=2 if quick else 5,
+    large = 4 * settings.batch_size
+    comparisons = [
+        Comparison("channels_last against contiguous", "layout", "channels_last", "contiguous"),
+        Comparison(f"batch {large} against {settings.batch_size}", "batch", large, settings.batch_size),
+        Comparison("4 accumulated micro-batches against none", "accumulated", 4, 1),
+        Comparison(f"{half} against float32", "precision", half, "float32"),
+        Comparison("compiled against not", "compiled", True, False),
+        Comparison("goals ahead", "goals_ahead", True, False),
+        Comparison("denormals flushed against kept", "flush_denormals", True, False),
+    ]
+    notes = [
+        f"The product's network and loss on synthetic pictures, on {plan.device.type} ({plan.device_name}), "
+        f"{num_cores()} threads. A comparison is the median, with quartiles, of all pairs that differ in nothing else.",
+        "Denormals come with training: after some minutes at most there may be few yet.",
+        _choice(settings, plan),
+    ]
+    plain = Update(settings.batch_size)
+    chosen = plain._replace(
+        accumulated=settings.gradient_accumulation_steps,
+        precision=plan.precision.value,
+        compiled=plan.compilation.value != "off",
+        goals_ahead=plan.goals_ahead,
     )
-    for runner in runners.values():
-        runner.close()
-    compared = {
-        "goals ahead": (goals_ahead, plain),
-        "channels_last against contiguous": (plain, contiguous),
-        f"batch {large.batch_size} against {plain.batch_size}": (large, plain),
-        "4 accumulated micro-batches against none": (accumulated, plain),
-        f"{half} against float32": (in_half, plain),
-        "denormals flushed against kept": (plain, kept),
-        "compiled against not": (compiled, plain),
-    }
+    if quick:
+        updates = [
+            plain,
+            plain._replace(layout="contiguous"),
+            plain._replace(batch=large),
+            plain._replace(accumulated=4),
+        ]
+        updates += [plain._replace(goals_ahead=True)] if on_cpu else []  # a GPU computes them with the loss
+        notes.append(
+            f"Combinations, {half}, torch.compile, more batch sizes and denormals are left out of a quick run."
+        )
+    else:
+        if not (can_compile := has_compiler()):
+            notes.append("torch.compile was left out: no C++ compiler was found.")
+        updates = [
+            Update(batch, accumulated, layout, precision, compiled)
+            for compiled in ((False, True) if can_compile else (False,))
+            for precision in ("float32", half)
+            for layout in ("channels_last", "contiguous")
+            for batch in (settings.batch_size, large)
+            for accumulated in (1, 4)
+        ]
+        updates += [plain._replace(batch=plain.batch * factor // 2) for factor in (1, 4, 16)]
+        updates += [chosen] if chosen not in updates else []
+        if on_cpu:
+            ahead = plain._replace(goals_ahead=True)
+            updates += [update for update in (ahead, ahead._replace(batch=large)) if update not in updates]
+            updates.append(plain._replace(flush_denormals=False))
+    measured = _measure(settings, plan, updates, seconds=0.5 if quick else 1.0, repeats=2 if quick else 5)
     return StudyResult(
         [
             {
-                "update": name,
+                **update.row,
                 "samples/s": f"{sample.median:,.0f}",
                 "spread": f"{sample.spread:.0%}",
-                "of the plain update": f"{quotient(sample, measured[plain.name]).median:.2f}",
+                "of the first": f"{quotient(sample, measured[plain]).median:.2f}",
             }
-            for name, sample in measured.items()
+            for update, sample in measured.items()
         ],
-        {
-            label: as_is(quotient(measured[one.name], measured[other.name]), "x")
-            for label, (one, other) in compared.items()
-            if one.name in measured and other.name in measured
-        },
-        [
-            f"The product's network and loss on synthetic pictures, on {plan.device.type} ({plan.device_name}), "
-            f"{num_cores()} threads.",
-            _choice(settings, plan),
-            "Denormals come with training: after some minutes at most there may be few yet.",
-            *notes,
-        ],
+        _ratios(measured, comparisons, chosen),
+        notes,
     )
+
+
+def _measure(
+    settings: Settings, plan: HardwarePlan, updates: list[Update], seconds: float, repeats: int
+) -> dict[Update, Sample]:
+    """Samples a second. The first round, in which some are compiled, is left out."""
+    replay = synthetic_replay()
+    runners = {update: Runner(settings, replay, update, plan.device) for update in updates}
+    calls = {update: partial(runner.samples_per_second, seconds) for update, runner in runners.items()}
+    measured = interleave(calls, repeats)
+    for runner in runners.values():
+        runner.close()
+    return measured
+
+
+def _ratios(measured: dict[Update, Sample], comparisons: list[Comparison], chosen: Update) -> dict[str, Ratio]:
+    ratios = {}
+    for label, field, value, other in comparisons:
+        pairs = [(update, update._replace(**{field: other})) for update in measured if getattr(update, field) == value]
+        quotients = [quotient(measured[one], measured[two]).median for one, two in pairs if two in measured]
+        if quotients:
+            pairs_label = f"{label}, {len(quotients)} pairs" if len(quotients) > 1 else label
+            ratios[pairs_label] = as_is(Sample(quotients), "x")
+    if chosen in measured:
+        best = max((update for update in measured if update.batch == chosen.batch), key=lambda u: measured[u].median)
+        ratios["what the product would choose, of the fastest with its batch"] = as_is(
+            quotient(measured[chosen], measured[best]), "x"
+        )
+    return ratios
 
 
 def _choice(settings: Settings, plan: HardwarePlan) -> str:
@@ -140,23 +186,23 @@ def synthetic_replay() -> ReplayStreams:
 class Runner:
     """A learner set up as a variant wants it."""
 
-    def __init__(self, settings: Settings, replay: ReplayStreams, variant: _Variant, device: torch.device) -> None:
+    def __init__(self, settings: Settings, replay: ReplayStreams, update: Update, device: torch.device) -> None:
         torch.manual_seed(0)
-        self._variant = variant
+        self._update = update
         rules = learning_rules(settings)._replace(
-            batch_size=variant.batch_size,
-            accumulation_steps=variant.accumulation,
+            batch_size=update.batch,
+            accumulation_steps=update.accumulated,
             steps_per_sample=4,
             prioritized=False,
         )
-        dtype = None if variant.precision == "float32" else getattr(torch, variant.precision)
-        mode = ("default" if device.type == "cpu" else "reduce-overhead") if variant.compiled else None
+        dtype = None if update.precision == "float32" else getattr(torch, update.precision)
+        mode = ("default" if device.type == "cpu" else "reduce-overhead") if update.compiled else None
         learner = Learner(network_shape(settings), rules, Execution(device, dtype, mode))
-        if variant.layout == "contiguous":
+        if update.layout == "contiguous":
             _make_contiguous(learner)
         sampler = UniformSampler(replay, 5, 0.9, 2, np.random.default_rng(0))
-        size = 4 * variant.batch_size
-        if variant.goals_ahead:
+        size = 4 * update.batch
+        if update.goals_ahead:
             samples: SampleAhead | SampleInline = SampleAhead(sampler, size, False, learner.goals_ahead())
         else:
             samples = SampleInline(sampler, size)
@@ -164,7 +210,7 @@ class Runner:
 
     def samples_per_second(self, seconds: float) -> float:
         """Train for about so long."""
-        with _threads_and_denormals(self._variant):
+        with _threads_and_denormals(self._update):
             self._worker.train()
             trained, begun = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - begun) < seconds:
@@ -177,10 +223,10 @@ class Runner:
 
 
 @contextmanager
-def _threads_and_denormals(variant: _Variant) -> Iterator[None]:
+def _threads_and_denormals(update: Update) -> Iterator[None]:
     previous = torch.get_num_threads()
-    torch.set_num_threads(max(1, num_cores() // 2) if variant.goals_ahead else num_cores())
-    flush_denormals(variant.flush_denormals)
+    torch.set_num_threads(max(1, num_cores() // 2) if update.goals_ahead else num_cores())
+    flush_denormals(update.flush_denormals)
     yield
     flush_denormals(True)
     torch.set_num_threads(previous)

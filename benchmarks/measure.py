@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 Measured = TypeVar("Measured")
+Variant = TypeVar("Variant")
 UNITS = {"x": "x", "s": " s"}  # that stand behind a figure
 
 
@@ -75,16 +76,18 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def interleave(variants: Mapping[str, Callable[[], float]], repeats: int, *, warm_up: bool = True) -> dict[str, Sample]:
+def interleave(
+    variants: Mapping[Variant, Callable[[], float]], repeats: int, *, warm_up: bool = True
+) -> dict[Variant, Sample]:
     """Measure A B A B ..., so that a noisy minute hits all variants alike; the first round warms up and is left out."""
     return {name: Sample(values) for name, values in interleave_many(variants, repeats, warm_up=warm_up).items()}
 
 
 def interleave_many(
-    variants: Mapping[str, Callable[[], Measured]], repeats: int, *, warm_up: bool = True
-) -> dict[str, list[Measured]]:
+    variants: Mapping[Variant, Callable[[], Measured]], repeats: int, *, warm_up: bool = True
+) -> dict[Variant, list[Measured]]:
     """The same for measurements of several figures at once."""
-    values: dict[str, list[Measured]] = {name: [] for name in variants}
+    values: dict[Variant, list[Measured]] = {name: [] for name in variants}
     for round_number in range(repeats + warm_up):
         for name, measure in variants.items():
             value = measure()

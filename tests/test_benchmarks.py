@@ -2,6 +2,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import time
@@ -243,3 +244,10 @@ def test_every_study_ends_with_rows_and_ratios(study, tmp_path):
     assert studies[study]["rows"]
     assert studies[study]["ratios"]
     assert (tmp_path / f"{study}.png").exists()
+
+
+def test_the_example_in_the_page_about_profiling_runs(capsys):
+    text = (PROJECT / "docs" / "profiling.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(example.replace("2.0", "0.1"), {})
+    assert "convolution_backward" in capsys.readouterr().out

@@ -23,7 +23,7 @@ from safetensors.torch import load, save
 from mario_rl.child_processes import end_with_parent, ready_for_children, use_one_thread
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.evaluation.playing import Evaluation, evaluate
-from mario_rl.hardware import num_cores
+from mario_rl.hardware import keep_freed_memory, num_cores
 from mario_rl.network import NetworkShape, QNetwork
 
 logger = logging.getLogger(__name__)
@@ -71,11 +71,13 @@ def run_evaluator(setup: EvaluatorSetup, connection: "Connection[_Answer, Reques
     use_one_thread()
     end_with_parent()
     os.nice(NICENESS)
+    keep_freed_memory()
+    network = _make_network(setup)
     try:
         while True:
             request = connection.recv()
             pace = _Pace(setup.cpu_share * num_cores(), lambda: connection.send(None))
-            connection.send(_test(setup, request, pace.should_stop))
+            connection.send(_test(setup, network, request, pace.should_stop))
     except (EOFError, BrokenPipeError):
         pass  # the run is over
     finally:
@@ -104,8 +106,13 @@ class _Pace:
             time.sleep(min(continues_at - now, BEAT_SECONDS))
 
 
-def _test(setup: EvaluatorSetup, request: Request, should_stop: Callable[[], bool] = lambda: False) -> list[Evaluation]:
-    network = QNetwork(setup.network).eval().requires_grad_(False)
+def _make_network(setup: EvaluatorSetup) -> QNetwork:
+    return QNetwork(setup.network).eval().requires_grad_(False)
+
+
+def _test(
+    setup: EvaluatorSetup, network: QNetwork, request: Request, should_stop: Callable[[], bool]
+) -> list[Evaluation]:
     network.load_state_dict(unpack_weights(request.weights))
     return [
         evaluate(
@@ -247,6 +254,7 @@ class InlineEvaluator:
 
     def __init__(self, setup: EvaluatorSetup, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._setup = setup
+        self._network = _make_network(setup)
         self._should_stop = should_stop
         self._results: list[Result] = []
         self.is_idle = True
@@ -262,7 +270,7 @@ class InlineEvaluator:
     def request(self, decisions: int, minutes: float, state: dict[str, torch.Tensor]) -> None:
         """Evaluate these weights; a stop request ends that without a result."""
         request = Request(decisions, minutes, pack_weights(state))
-        evaluations = _test(self._setup, request, self._should_stop)
+        evaluations = _test(self._setup, self._network, request, self._should_stop)
         if not self._should_stop():
             self._results.append(Result(request, evaluations))
 

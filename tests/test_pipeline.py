@@ -129,8 +129,7 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
 
 
 @pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial, monkeypatch):
-    monkeypatch.setattr("mario_rl.evaluation.evaluator.MAX_CPU_SHARE", 1.0)  # no pause of a minute after the first
+def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial):
     settings = small_settings(EVALUATION_DECISIONS=80)
     limits = Limits(epochs=100_000, decisions=200_000, goal=Goal(0.0, 0.0))  # anything is good enough
     pipeline, _ = _train(tmp_path, settings, limits, serial=serial)

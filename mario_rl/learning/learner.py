@@ -295,7 +295,7 @@ class Learner:
 
         # Only the function is compiled: the modules, and so their state_dict, stay as they are.
         mode = self._execution.compile_mode
-        return loss if mode is None else torch.compile(loss, mode=mode)
+        return loss if mode is None else torch.compile(loss, mode=mode, dynamic=False)
 
 
 class _Outputs(nn.Module):

@@ -17,6 +17,7 @@ from mario_rl.value_bins import ValueBins
 from mario_rl.value_quantiles import ValueQuantiles
 
 ValueHead = ValueBins | ValueQuantiles
+PICTURE_SCALE = 127.5  # half of a picture's range, and its middle
 
 # kernel, stride of the three convolutions: 84 -> 20 -> 9 -> 7 pixels
 _CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))
@@ -83,10 +84,16 @@ class QNetwork(nn.Module):
 
     def outputs(self, pictures: Tensor) -> Tensor:
         """The distributions behind the Q-values, which are what is trained."""  # [B, 4, 84, 84] -> [B, actions, n]
-        features = self.features(pictures).flatten(1)
+        return self._outputs(self.features(pictures).flatten(1))
+
+    def values(self, features: Tensor) -> Tensor:
+        """Q-values from what the convolutions have made of the pictures."""  # [B, features] -> [B, actions]
+        return self.head.mean(self._outputs(features))
+
+    def _outputs(self, features: Tensor) -> Tensor:
         value_hidden, advantage_hidden = torch.relu(self.hidden_norm(self.hidden(features))).chunk(2, dim=1)
         # In float32 under autocast too: float16 knows Q-values near 10 only to 0.008, and actions would tie.
-        with torch.autocast(pictures.device.type, enabled=False):
+        with torch.autocast(features.device.type, enabled=False):
             value: Tensor = self.value(value_hidden.float())[:, None]
             advantage: Tensor = self.advantage(advantage_hidden.float()).unflatten(1, (self.shape.num_actions, -1))
         return value + advantage - advantage.mean(dim=1, keepdim=True)
@@ -106,7 +113,7 @@ def scale_pictures(stacks: Tensor, out: Tensor | None = None) -> Tensor:
     """
     if out is None:
         out = torch.empty(stacks.shape, device=stacks.device, memory_format=torch.channels_last)
-    return out.copy_(stacks).sub_(127.5).mul_(1 / 127.5)
+    return out.copy_(stacks).sub_(PICTURE_SCALE).mul_(1 / PICTURE_SCALE)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ LAYERS = (
     ("films", "plotting"),
     ("experience", "telemetry"),
     ("emulation", "network"),
-    ("config", "environment", "channels", "replay"),
+    ("config", "environment", "channels", "replay", "acting"),
     ("collecting", "learning", "evaluation", "checkpoints", "checkpoint_checks", "policies", "recording", "hardware"),
     ("runs", "sources"),
     ("pipeline", "plan"),

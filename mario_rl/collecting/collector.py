@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mario_rl.acting import ActingNetwork
 from mario_rl.channels.control import Control
 from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull
 from mario_rl.channels.weight_slots import WeightSlots
@@ -21,7 +22,7 @@ from mario_rl.collecting.exploration import EpsilonLadder, Explorer
 from mario_rl.environment.episodes import Episodes, TaskRules
 from mario_rl.environment.stacks import PictureStacks
 from mario_rl.experience import FIELDS, FRAME_SIZE, Mark, Rows
-from mario_rl.network import NetworkShape, QNetwork, scale_pictures
+from mario_rl.network import NetworkShape, QNetwork
 
 HEARTBEAT_SECONDS = 1.0  # a collector that waits gives a sign of life so often; one that plays, at every tick
 
@@ -65,11 +66,15 @@ class Collector:
         self._episodes.draw(self._pending, 0)
         self._network = QNetwork(setup.network).eval().requires_grad_(False)
         self._weights = self._network.state_dict()
+        self._acting = ActingNetwork(self._network)
         self.weights_version = 0
 
     def take_weights(self) -> None:
         """Use the newest weights."""
-        self.weights_version = self._slots.take(self._weights, self.weights_version)
+        version = self._slots.take(self._weights, self.weights_version)
+        if version != self.weights_version:
+            self._acting.refresh()
+            self.weights_version = version
 
     def collect_chunk(self, rows: Rows, beat: Callable[[], None] = lambda: None) -> bool:
         """Fill a chunk; False when the run was stopped in the middle of it."""  # rows: [envs, decisions, ...]
@@ -93,11 +98,8 @@ class Collector:
         epsilons = self._setup.ladder.epsilons(self._control.decisions)[number * num_envs : (number + 1) * num_envs]
         return self._explorer.decide(epsilons, self._best_actions)
 
-    @torch.inference_mode()
     def _best_actions(self) -> npt.NDArray[np.int64]:
-        stacks = scale_pictures(self._stacks.pictures())
-        best: npt.NDArray[np.int64] = self._network(stacks).argmax(dim=1).numpy()
-        return best
+        return self._acting.best_actions(self._stacks.pictures())
 
     def state(self) -> dict[str, Any]:
         """What serial mode's checkpoint keeps as JSON."""
@@ -120,6 +122,7 @@ class Collector:
         """Continue from a serial checkpoint."""
         for name, tensor in self._weights.items():
             tensor.copy_(tensors[f"acting.{name}"])
+        self._acting.refresh()
         self.weights_version = self._slots.version
         self._stacks.pictures().copy_(tensors["stacks"])
         self._pending[:] = tensors["pending"].numpy()

@@ -48,7 +48,8 @@ class Explorer:
         self._rng = rng
         self._max_hold = max_hold
         self._sticky_probability = sticky_probability
-        self._probabilities = exploration_probabilities(actions, right_probability)
+        self._bounds = np.cumsum(exploration_probabilities(actions, right_probability))  # of what is drawn for each
+        self._bounds[-1] = 1.0
         self._held = np.zeros(num_envs, np.int64)  # the action
         self._remaining = np.zeros(num_envs, np.int64)  # decisions for which it is still held
         self._last = np.zeros(num_envs, np.int64)  # what each emulator did last
@@ -72,7 +73,7 @@ class Explorer:
         mean = (1 + self._max_hold) / 2
         start = epsilons / (epsilons + mean * (1 - epsilons))
         draws = self._rng.random(num_envs)
-        actions = self._rng.choice(len(self._probabilities), size=num_envs, p=self._probabilities)
+        actions = self._bounds.searchsorted(self._rng.random(num_envs), side="right")
         lengths = self._rng.integers(1, self._max_hold + 1, size=num_envs)
         begins = (self._remaining == 0) & (draws < start)
         self._held[begins], self._remaining[begins] = actions[begins], lengths[begins]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mario_rl.emulation.emulator import Emulator
 from mario_rl.experience import FrameArray
 
-SPACING = 4  # decisions between two saved moments
+SPACING = 4  # ticks between two saved moments
 TRAIL_LENGTH = 16  # saved moments a game
 # How long before its end an episode is taken up again, in decisions: a fall alone takes some ten.
 SHORTEST_LEAD, LONGEST_LEAD = 12, 48
@@ -34,6 +34,7 @@ class Practice:
         self._trail = np.zeros((num_games, TRAIL_LENGTH), emulator.game_type)
         self._trail_decisions = np.full((num_games, TRAIL_LENGTH), _NOWHERE)  # when each moment was
         self._trail_held = np.zeros((num_games, TRAIL_LENGTH), np.uint8)  # buttons
+        self._num_ticks = 0
         self._pools = np.zeros((num_levels, POOL_SIZE), emulator.game_type)
         self._pools_held = np.zeros((num_levels, POOL_SIZE), np.uint8)
         self._num_deaths = np.zeros(num_levels, np.int64)
@@ -41,12 +42,13 @@ class Practice:
     def follow(
         self, num_decisions: npt.NDArray[np.int32], held: npt.NDArray[np.uint8], playing: npt.NDArray[np.bool_]
     ) -> None:
-        """Save those games whose moment has come."""
-        due = np.flatnonzero(playing & (num_decisions % SPACING == 0))
-        places = num_decisions[due] // SPACING % TRAIL_LENGTH
-        self._trail[due, places] = self._emulator.save_games(due)
-        self._trail_decisions[due, places] = num_decisions[due]
-        self._trail_held[due, places] = held[due]
+        """Save all games that are being played, when their moment has come."""
+        self._num_ticks += 1
+        if self._num_ticks % SPACING == 0:
+            games, place = np.flatnonzero(playing), self._num_ticks // SPACING % TRAIL_LENGTH
+            self._trail[games, place] = self._emulator.save_games(games)
+            self._trail_decisions[games, place] = num_decisions[games]
+            self._trail_held[games, place] = held[games]
 
     def note_deaths(
         self, num_decisions: npt.NDArray[np.int32], levels: npt.NDArray[np.int64], died: npt.NDArray[np.bool_]
@@ -91,6 +93,7 @@ class Practice:
             "trail_held": self._trail_held.tolist(),
             "pools": base64.b64encode(self._pools.tobytes()).decode(),
             "pools_held": self._pools_held.tolist(),
+            "num_ticks": self._num_ticks,
             "num_deaths": self._num_deaths.tolist(),
             "rng": self._rng.bit_generator.state,
         }
@@ -101,5 +104,6 @@ class Practice:
             array[:] = np.frombuffer(base64.b64decode(state[name]), array.dtype).reshape(array.shape)
         self._trail_decisions[:] = state["trail_decisions"]
         self._trail_held[:], self._pools_held[:] = state["trail_held"], state["pools_held"]
+        self._num_ticks = state["num_ticks"]
         self._num_deaths[:] = state["num_deaths"]
         self._rng.bit_generator.state = state["rng"]

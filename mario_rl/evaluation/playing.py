@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from mario_rl.acting import ActingNetwork
 from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
@@ -20,7 +20,7 @@ from mario_rl.environment.episodes import TaskRules
 from mario_rl.environment.observation import show_buttons
 from mario_rl.environment.stacks import PictureStacks
 from mario_rl.experience import FRAME_SIZE
-from mario_rl.network import QNetwork, scale_pictures
+from mario_rl.network import QNetwork
 
 NUM_STARTS = 31
 STICKY_PROBABILITY = 0.1
@@ -114,7 +114,6 @@ def evaluate(
     return evaluation._replace(sticky=play_episodes(network, task, level, idle_frames, sticky, rng, should_stop))
 
 
-@torch.inference_mode()
 def play_episodes(
     network: QNetwork,
     task: TaskRules,
@@ -127,6 +126,7 @@ def play_episodes(
     """One episode for each entry of `idle_frames`. A game whose episode is over begins the next one that waits."""
     num_games = min(len(idle_frames), GAMES_AT_ONCE)
     joypad = np.array(ACTION_SETS[task.actions], np.uint8)
+    acting = ActingNetwork(network)
     emulator = make_emulator(task.emulator, [level] * num_games)
     outcomes = emulator.outcomes
     pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
@@ -148,7 +148,7 @@ def play_episodes(
             plays = ~begins & ~is_done
             if plays.any():
                 chosen = actions.copy()
-                chosen[plays] = _best_actions(network, stacks, np.flatnonzero(plays))
+                chosen[plays] = _best_actions(acting, stacks, np.flatnonzero(plays))
                 actions = np.where((rng.random(num_games) < sticky) & (decisions > 0), actions, chosen)
             held = np.where(plays, joypad[actions], np.uint8(0))
             # Who is done costs a copy of the level's start instead of four frames.
@@ -180,8 +180,7 @@ def play_episodes(
     return [episode for _, episode in sorted(episodes.items())]
 
 
-def _best_actions(network: QNetwork, stacks: PictureStacks, games: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _best_actions(acting: ActingNetwork, stacks: PictureStacks, games: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """What a greedy policy does in these games."""  # [games]
     padded = np.resize(games, -(-len(games) // BATCH_STEP) * BATCH_STEP)  # some of them twice
-    best: npt.NDArray[np.int64] = network(scale_pictures(stacks.pictures(padded))).argmax(dim=1).numpy()
-    return best[: len(games)]
+    return acting.best_actions(stacks.pictures(padded))[: len(games)]

@@ -73,18 +73,29 @@ def test_who_gets_no_further_is_stopped():
     assert not episode.cleared
 
 
-class _Recorder(QNetwork):
-    """Wants another action at every call, and keeps what it saw."""
+class _Recorder:
+    """Acts in the place of a network: wants another action at every call, and keeps what it saw."""
 
-    def forward(self, pictures):
-        self.seen = [*getattr(self, "seen", []), pictures.clone()]
-        return torch.nn.functional.one_hot(torch.full((len(pictures),), len(self.seen) % 5), 7).float()
+    def __init__(self):
+        self.seen = []
+
+    def best_actions(self, stacks):
+        self.seen.append(stacks.clone())
+        return np.full(len(stacks), len(self.seen) % 5)
 
 
-def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed():
+@pytest.fixture
+def recorder(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "mario_rl.evaluation.playing.ActingNetwork", lambda network: made.append(_Recorder()) or made[-1]
+    )
+    return made
+
+
+def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed(recorder):
     def play(sticky, seed):
-        network = _Recorder(NetworkShape((4, 8, 8), 16, 7)).eval()
-        return play_episodes(network, TASK, LEVEL, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
+        return play_episodes(_network(), TASK, LEVEL, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
 
     assert len(set(play(0.0, 1))) == 1  # without them, a greedy policy has one episode
     assert play(0.5, 1) == play(0.5, 1)
@@ -92,17 +103,15 @@ def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed():
     assert len(set(play(0.5, 1))) > 1
 
 
-def test_the_network_sees_the_stack_that_training_sees():
-    network = _Recorder(NetworkShape((4, 8, 8), 16, 7)).eval()
-    play_episodes(network, TASK, LEVEL, np.array([3], np.int32), 0.0, np.random.default_rng(0))
+def test_the_network_sees_the_stack_that_training_sees(recorder):
+    play_episodes(_network(), TASK, LEVEL, np.array([3], np.int32), 0.0, np.random.default_rng(0))
     emulator = make_emulator("fast", [Level(1, 1)])
     picture = np.empty((1, 1, 84, 84), np.uint8)
     emulator.step(np.zeros(1, np.uint8), 4, np.array([3], np.int32), picture, 0)
     show_buttons(picture[:, 0], np.zeros(1, np.uint8))
     stack = [picture[0, 0].copy()] * 4  # an episode's first picture fills its stack
     for tick in range(6):
-        seen = ((network.seen[tick][0].numpy() + 1) * 127.5).round().astype(np.uint8)
-        assert np.array_equal(seen, np.stack(stack)), tick
+        assert np.array_equal(recorder[0].seen[tick][0], np.stack(stack)), tick
         action = (tick + 1) % 5
         held = np.array([ACTION_SETS["simple"][action]], np.uint8)
         emulator.step(held, 4, np.full(1, NO_RESTART, np.int32), picture, 0)

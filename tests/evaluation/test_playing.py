@@ -95,6 +95,7 @@ def recorder(monkeypatch):
 
 def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed(recorder):
     def play(sticky, seed):
+        recorder.seen.clear()
         return play_episodes(_network(), TASK, LEVEL, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
 
     assert len(set(play(0.0, 1))) == 1  # without them, a greedy policy has one episode
@@ -111,7 +112,7 @@ def test_the_network_sees_the_stack_that_training_sees(recorder):
     show_buttons(picture[:, 0], np.zeros(1, np.uint8))
     stack = [picture[0, 0].copy()] * 4  # an episode's first picture fills its stack
     for tick in range(6):
-        assert np.array_equal(recorder[0].seen[tick][0], np.stack(stack)), tick
+        assert np.array_equal(recorder.seen[tick][0], np.stack(stack)), tick
         action = (tick + 1) % 5
         held = np.array([ACTION_SETS["simple"][action]], np.uint8)
         emulator.step(held, 4, np.full(1, NO_RESTART, np.int32), picture, 0)

@@ -86,10 +86,8 @@ class _Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        "mario_rl.evaluation.playing.ActingNetwork", lambda network: made.append(_Recorder()) or made[-1]
-    )
+    made = _Recorder()
+    monkeypatch.setattr("mario_rl.evaluation.playing.ActingNetwork", lambda network: made)
     return made
 
 

@@ -5,7 +5,9 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
+from mario_rl.acting import ActingNetwork
 from mario_rl.channels.control import UNLIMITED, Control
 from mario_rl.channels.experience_ring import CollectorStat, RingShape
 from mario_rl.channels.weight_slots import WeightSlots
@@ -124,6 +126,20 @@ def test_a_greedy_collector_follows_its_network():
     collector.close()
     assert collector.weights_version == 1
     assert set(rows.action[(rows.marks & Mark.FINAL) == 0]) == {3}
+    for ours, theirs in zip(collector._acting._convolutions, ActingNetwork(network)._convolutions, strict=True):
+        assert torch.equal(ours[0], theirs[0])  # folded anew
+
+
+def test_a_collector_continues_with_the_weights_of_a_checkpoint():
+    control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
+    one, other = (Collector(_setup(), control, slots) for _ in range(2))
+    slots.publish(QNetwork(SHAPE).state_dict())
+    one.take_weights()
+    other.load(one.state(), one.tensors())
+    for ours, theirs in zip(one._acting._convolutions, other._acting._convolutions, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+    one.close()
+    other.close()
 
 
 def test_a_stopped_collector_gives_up_its_chunk():

@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 # A policy that does not clear the level from nearly all starts is not worth a hundred episodes more.
 STICKY_FROM_CLEAR_RATE = 0.9
-CPU_SHARE = 0.04  # of all cores, from each second to the next: a whole test takes one or two minutes on two of them
-# Of lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
-NICENESS = 5
+CPU_SHARE = 0.03  # of all cores, from each second to the next: a whole test takes two or three minutes on two of them
+# Of much lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
+NICENESS = 10
 MAX_DEATHS = 3  # in a row; then there is no evaluation any more
 BEAT_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 300.0  # whoever gives no sign of life for longer hangs

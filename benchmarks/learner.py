@@ -23,7 +23,7 @@ from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 
 QUESTION = "How many samples a second does an update reach with each layout, precision, compilation, batch and scheme?"
-SECONDS = {"quick": 16, "full": 480}
+SECONDS = {"quick": 16, "full": 390}
 CAPACITY = 10_000
 
 

@@ -21,7 +21,7 @@ from mario_rl.replay.uniform import UniformSampler
 from mario_rl.telemetry.locks import LockReport, TimedLock
 
 QUESTION = "Do several training workers pay, and how much do they wait for each other?"
-SECONDS = {"quick": 20, "full": 140}
+SECONDS = {"quick": 20, "full": 370}
 NUM_WORKERS = 4
 
 ONE_LOCK = "4 workers, one lock around everything"

@@ -18,7 +18,7 @@ from mario_rl.pipeline import network_shape
 from mario_rl.policies import PolicyError, load_policy
 
 QUESTION = "How much faster is the product than the design it grew out of, and who waits for whom in it?"
-SECONDS = {"quick": 24, "full": 600}
+SECONDS = {"quick": 24, "full": 800}
 
 ORIGINAL_FREE = "original, nobody waits"
 PRODUCT_FREE = "product, nobody waits"

@@ -23,7 +23,7 @@ from mario_rl.collecting.supervisor import YOUNG_SECONDS
 from mario_rl.pipeline import Pipeline
 
 QUESTION = "How long until everything plays again, or has ended, after a kill, a hang or a signal?"
-SECONDS = {"quick": 15, "full": 420}
+SECONDS = {"quick": 15, "full": 300}
 HANG_SECONDS = 5.0  # the study does not wait for the twenty of config_optimized.py
 ENTRY = ("mario_rl_optimized.py", "config_optimized.py")
 

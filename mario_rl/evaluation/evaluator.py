@@ -34,7 +34,7 @@ CPU_SHARE = 0.03  # of all cores, from each second to the next: a whole test tak
 # Of much lower priority than training, but not the lowest: at 19 it would get a hundredth of a busy machine.
 NICENESS = 10
 MAX_DEATHS = 3  # in a row; then there is no evaluation any more
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 5.0  # a sign of life comes so often
 MAX_SILENCE_SECONDS = 300.0  # whoever gives no sign of life for longer hangs
 
 
@@ -102,6 +102,7 @@ class _Pace:
                 self._last_beat = now
                 self._beat()
             if now >= continues_at:
+                self._begun += now - continues_at  # what was not used is gone: no burst makes up for it
                 return False
             time.sleep(min(continues_at - now, BEAT_SECONDS))
 

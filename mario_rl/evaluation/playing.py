@@ -103,7 +103,7 @@ def evaluate(
 ) -> Evaluation:
     """Both tests, the second only from some clear rate in the first; `network` is in eval mode.
 
-    `should_stop` is asked before every tick, and may take its time; if so, the episodes stay unfinished.
+    `should_stop` is asked before every tick, and may take its time; where it says yes, episodes stay unfinished.
     """
     rng = np.random.default_rng(seed)
     starts = play_episodes(network, task, level, np.arange(NUM_STARTS, dtype=np.int32), 0.0, rng, should_stop)

@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 try:
     from mario_rl.compiling import compiled
-except (ImportError, OSError):  # no numba, or no folder for what it compiles: the same loops, a hundred times slower
+except (ImportError, OSError):  # no numba, or no folder for what it compiles: the same loops, 8 ms for 512, not 0.03
 
     def compiled(function: Function) -> Function:
         """Leave it as it is."""

@@ -18,7 +18,7 @@ from benchmarks.measure import MissingPackageError, first_line
 from benchmarks.noise import QUIET_SHARE, NoiseWatch, busy_share
 from benchmarks.results import ResultsFile, show
 from mario_rl.errors import UserError
-from mario_rl.hardware import describe_machine
+from mario_rl.settings.hardware import describe_machine
 
 STUDIES = (
     "pipeline",

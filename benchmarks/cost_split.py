@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from mario_rl.app.wiring import Pipeline
 from mario_rl.channels.experience_ring import CollectorStat
-from mario_rl.pipeline import Pipeline
 
 
 class Costs(NamedTuple):

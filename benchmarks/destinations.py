@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from mario_rl.config import shown
 from mario_rl.errors import UserError
+from mario_rl.settings.schema import shown
 
 
 def check_json(path: Path) -> None:

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from benchmarks.measure import Ratio, Sample, StudyResult, as_is, interleave_many, quotient
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
+from mario_rl.agent.network import NetworkShape, QNetwork, scale_pictures
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
-from mario_rl.network import NetworkShape, QNetwork, scale_pictures
 from mario_rl.replay.sampler import SampleBuffer
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler

@@ -12,15 +12,15 @@ import torch
 from benchmarks.measure import Ratio, Sample, StudyResult, as_is, interleave, quotient
 from benchmarks.product import product_settings
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
-from mario_rl.config import Settings
-from mario_rl.hardware import HardwarePlan, flush_denormals, has_compiler, make_plan, num_cores, prepare
+from mario_rl.app.wiring import learning_rules, network_shape
 from mario_rl.learning.learner import Execution, Learner
 from mario_rl.learning.losses import MicroBatch
 from mario_rl.learning.sampling import SampleAhead, SampleInline
 from mario_rl.learning.workers import LoneWorker
-from mario_rl.pipeline import learning_rules, network_shape
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
+from mario_rl.settings.hardware import HardwarePlan, flush_denormals, has_compiler, make_plan, num_cores, prepare
+from mario_rl.settings.schema import Settings
 
 QUESTION = "How many samples a second does an update reach with each layout, precision, compilation, batch and scheme?"
 SECONDS = {"quick": 16, "full": 390}

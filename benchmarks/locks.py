@@ -11,13 +11,13 @@ import torch
 from benchmarks.learner import synthetic_replay
 from benchmarks.measure import Sample, StudyResult, as_is, interleave_many, quotient
 from benchmarks.product import product_settings
-from mario_rl.hardware import num_cores
+from mario_rl.app.wiring import learning_rules, network_shape
 from mario_rl.learning.learner import Execution, Learner
 from mario_rl.learning.sampling import SampleAhead, SampleInline
 from mario_rl.learning.workers import LoneWorker, WorkerTeam
-from mario_rl.pipeline import learning_rules, network_shape
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
+from mario_rl.settings.hardware import num_cores
 from mario_rl.telemetry.locks import LockReport, TimedLock
 
 QUESTION = "Do several training workers pay, and how much do they wait for each other?"

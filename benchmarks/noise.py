@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from mario_rl.hardware import num_cores
+from mario_rl.settings.hardware import num_cores
 
 QUIET_SHARE = 0.15  # of the CPU: a study that had less than the rest says so
 STEADY_SPEED = 0.8  # of the speed before a study: less after it, and the machine was not the same any more

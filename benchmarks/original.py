@@ -27,10 +27,10 @@ import torch
 
 from benchmarks.one_game import OneGame
 from benchmarks.product import gpu_percent
+from mario_rl.agent.network import NetworkShape, QNetwork, eval_twin
 from mario_rl.emulation.emulator import EmulatorName
-from mario_rl.hardware import num_cores
 from mario_rl.learning.losses import MicroBatch, double_q_loss
-from mario_rl.network import NetworkShape, QNetwork, eval_twin
+from mario_rl.settings.hardware import num_cores
 from mario_rl.telemetry.locks import LockReport, TimedLock
 
 QUEUE_SIZE = 10_000

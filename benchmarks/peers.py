@@ -23,12 +23,12 @@ from benchmarks.measure import (
 from benchmarks.noise import peak_flops
 from benchmarks.one_game import OneGame
 from benchmarks.product import SHORT_WARMUP, nes_py_changes, product_device, product_settings, run_product
-from mario_rl.config import Settings
+from mario_rl.agent.network import NetworkShape, QNetwork
+from mario_rl.app.wiring import network_shape
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
-from mario_rl.hardware import make_plan, num_cores
-from mario_rl.network import NetworkShape, QNetwork
-from mario_rl.pipeline import network_shape
+from mario_rl.settings.hardware import make_plan, num_cores
+from mario_rl.settings.schema import Settings
 
 QUESTION = "How fast does Stable-Baselines3's DQN learn on the same game, with the same network and replay ratio?"
 SECONDS = {"quick": 20, "full": 260}

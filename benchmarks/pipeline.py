@@ -11,11 +11,11 @@ from benchmarks.cost_split import Costs
 from benchmarks.measure import Ratio, Sample, StudyResult, as_is, at_least, at_most, interleave_many, quotient
 from benchmarks.original import BATCH_SIZE, OriginalFigures, OriginalSetup, run_original
 from benchmarks.product import PROJECT, SHORT_WARMUP, ProductFigures, nes_py_changes, product_settings, run_product
-from mario_rl.config import Settings
+from mario_rl.app.wiring import network_shape
 from mario_rl.emulation.emulator import EmulatorName
-from mario_rl.hardware import has_gpu, make_plan, num_cores
-from mario_rl.pipeline import network_shape
-from mario_rl.policies import PolicyError, load_policy
+from mario_rl.settings.hardware import has_gpu, make_plan, num_cores
+from mario_rl.settings.schema import Settings
+from mario_rl.storage.policies import PolicyError, load_policy
 
 QUESTION = "How much faster is the product than the design it grew out of, and who waits for whom in it?"
 SECONDS = {"quick": 24, "full": 800}

@@ -13,18 +13,18 @@ import torch
 
 from benchmarks.cost_split import Costs, CostWatch, Timed
 from benchmarks.measure import Sample
+from mario_rl.app.session import load_config_file
+from mario_rl.app.wiring import Pipeline, connect
 from mario_rl.channels.experience_ring import CollectorStat
-from mario_rl.checkpoints import CheckpointStore
-from mario_rl.config import Settings, choose_settings
 from mario_rl.emulation.choosing import choose_emulator
-from mario_rl.hardware import has_gpu, make_plan, num_cores, prepare
-from mario_rl.pipeline import Pipeline, connect
-from mario_rl.reporting import Reporter
-from mario_rl.runs import Run
-from mario_rl.session import load_config_file
+from mario_rl.settings.hardware import has_gpu, make_plan, num_cores, prepare
+from mario_rl.settings.schema import Settings, choose_settings
+from mario_rl.storage.checkpoints import CheckpointStore
+from mario_rl.storage.runs import Run
 from mario_rl.telemetry.console import Console
 from mario_rl.telemetry.metrics import Metrics
-from mario_rl.training import Limits, train
+from mario_rl.training.loop import Limits, train
+from mario_rl.training.reporting import Reporter
 
 PROJECT = Path(__file__).resolve().parent.parent
 MAX_CORES = 16  # config_optimized.py uses no more collectors either

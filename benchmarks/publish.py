@@ -11,10 +11,10 @@ import torch
 
 from benchmarks.measure import Sample, StudyResult, as_is, interleave_many, quotient
 from benchmarks.product import product_settings
+from mario_rl.agent.network import NetworkShape, QNetwork
+from mario_rl.app.wiring import network_shape
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.learning.publishing import WeightPublisher
-from mario_rl.network import NetworkShape, QNetwork
-from mario_rl.pipeline import network_shape
 
 QUESTION = "How long does publishing weights keep the learner, and when does a collector have them?"
 SECONDS = {"quick": 9, "full": 45}

@@ -17,10 +17,10 @@ import psutil
 
 from benchmarks.measure import Sample, StudyResult, as_is, at_most
 from benchmarks.product import PROJECT, connect_silently, product_settings
+from mario_rl.app.wiring import Pipeline
 from mario_rl.channels.experience_ring import CollectorStat
-from mario_rl.checkpoints import CheckpointStore
 from mario_rl.collecting.supervisor import YOUNG_SECONDS
-from mario_rl.pipeline import Pipeline
+from mario_rl.storage.checkpoints import CheckpointStore
 
 QUESTION = "How long until everything plays again, or has ended, after a kill, a hang or a signal?"
 SECONDS = {"quick": 15, "full": 300}

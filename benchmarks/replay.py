@@ -33,15 +33,15 @@ from benchmarks.measure import (
 )
 from benchmarks.product import product_device, product_settings
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
-from mario_rl.hardware import keep_freed_memory
+from mario_rl.app.wiring import learning_rules, network_shape
 from mario_rl.learning.learner import Execution, Learner
 from mario_rl.learning.sampling import SampleInline
-from mario_rl.pipeline import learning_rules, network_shape
 from mario_rl.replay.prioritized import PrioritizedSampler
 from mario_rl.replay.sampler import Sampler
 from mario_rl.replay.streams import BYTES_PER_STORED_ROW, ReplayStreams
 from mario_rl.replay.sum_tree import SumTree
 from mario_rl.replay.uniform import UniformSampler
+from mario_rl.settings.hardware import keep_freed_memory
 
 QUESTION = "What does a batch from replay cost, uniform and prioritized, small and large, ours and others'?"
 SECONDS = {"quick": 15, "full": 180}

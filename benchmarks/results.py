@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.measure import UNITS, Ratio, StudyResult
 from benchmarks.noise import Noise
-from mario_rl.files import replace_durably
+from mario_rl.storage.files import replace_durably
 
 
 def show(console: Console, result: StudyResult) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from benchmarks.measure import Sample, StudyResult, as_is, interleave, quotient
 from benchmarks.product import connect_silently, product_settings
 from mario_rl.channels.experience_ring import CollectorStat
-from mario_rl.hardware import num_cores
+from mario_rl.settings.hardware import num_cores
 
 QUESTION = "How does collecting grow with the number of collectors, and of emulators in each?"
 SECONDS = {"quick": 14, "full": 165}

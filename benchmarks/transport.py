@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.measure import Sample, StudyResult, as_is, at_least, at_most, interleave, quotient
 from benchmarks.synthetic import copy_rows, start_writer, synthetic_rows
+from mario_rl.accounts.ledger import Ledger
 from mario_rl.channels.experience_ring import RingShape
+from mario_rl.collecting.consolidation import Consolidation, ConsolidationThread
 from mario_rl.experience import BYTES_PER_ROW, STACK_SIZE, Rows
-from mario_rl.learning.consolidation import Consolidation, ConsolidationThread
-from mario_rl.learning.ledger import Ledger
 from mario_rl.replay.streams import ReplayStreams
 
 QUESTION = "How many experiences a second does each kind of channel carry, and what does receiving them cost?"

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from mario_rl.config import choose_settings, read_config_module
+from mario_rl.settings.schema import choose_settings, read_config_module
 from mario_rl.telemetry.console import Console
 
 PROJECT = Path(__file__).parent.parent

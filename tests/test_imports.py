@@ -7,18 +7,11 @@ PACKAGE = Path(__file__).parent.parent / "mario_rl"
 
 # Lowest first. A module may import from its own layer's package and from lower layers, never upwards.
 LAYERS = (
-    ("errors", "files", "compiling", "child_processes", "value_bins", "value_quantiles"),
-    ("films", "plotting"),
-    ("experience", "telemetry"),
-    ("emulation", "network"),
-    ("config", "environment", "channels", "replay", "acting"),
-    ("collecting", "learning", "evaluation", "checkpoints", "checkpoint_checks", "policies", "recording", "hardware"),
-    ("runs", "sources"),
-    ("pipeline", "plan"),
-    ("reporting",),
-    ("training", "stop_signals"),
-    ("session", "commands"),
-    ("command_line",),
+    ("errors", "compiling", "machine", "experience"),
+    ("emulation", "channels", "replay"),
+    ("environment", "agent"),
+    ("storage", "telemetry", "settings", "accounts", "collecting", "learning", "evaluation"),
+    ("app", "training"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mario_rl.acting import ActingNetwork
+from mario_rl.agent.acting import ActingNetwork
+from mario_rl.agent.exploration import EpsilonLadder, Explorer
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.channels.control import Control
 from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull
 from mario_rl.channels.weight_slots import WeightSlots
-from mario_rl.collecting.exploration import EpsilonLadder, Explorer
 from mario_rl.environment.episodes import Episodes, TaskRules
 from mario_rl.environment.stacks import PictureStacks
 from mario_rl.experience import FIELDS, FRAME_SIZE, Mark, Rows
-from mario_rl.network import NetworkShape, QNetwork
 
 HEARTBEAT_SECONDS = 1.0  # a collector that waits gives a sign of life so often; one that plays, at every tick
 

@@ -21,8 +21,8 @@ from mario_rl.channels.control import Control
 from mario_rl.channels.doorbell import PeerGoneError
 from mario_rl.channels.experience_ring import CollectorStat, RingReader, RingShape, RingWriter, create_ring
 from mario_rl.channels.weight_slots import WeightSlots
-from mario_rl.child_processes import ready_for_children, use_one_thread
 from mario_rl.collecting.collector import Collector, CollectorSetup, collect_until_stopped
+from mario_rl.machine.child_processes import ready_for_children, use_one_thread
 
 STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
 START_SECONDS = 120.0  # until the first heartbeat: torch is imported, and nes-py plays through eight title screens

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load, save
 
-from mario_rl.child_processes import end_with_parent, ready_for_children, use_one_thread
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.evaluation.playing import Evaluation, evaluate
-from mario_rl.hardware import keep_freed_memory, num_cores
-from mario_rl.network import NetworkShape, QNetwork
+from mario_rl.machine.child_processes import end_with_parent, ready_for_children, use_one_thread
+from mario_rl.settings.hardware import keep_freed_memory, num_cores
 
 logger = logging.getLogger(__name__)
 

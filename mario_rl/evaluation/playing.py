@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.acting import ActingNetwork
+from mario_rl.agent.acting import ActingNetwork
+from mario_rl.agent.network import QNetwork
 from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
@@ -20,7 +21,6 @@ from mario_rl.environment.episodes import TaskRules
 from mario_rl.environment.observation import show_buttons
 from mario_rl.environment.stacks import PictureStacks
 from mario_rl.experience import FRAME_SIZE
-from mario_rl.network import QNetwork
 
 NUM_STARTS = 31
 STICKY_PROBABILITY = 0.1

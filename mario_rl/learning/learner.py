@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mario_rl.learning.goals import GoalsAhead
+from mario_rl.agent.network import NetworkShape, QNetwork, copy_weights, eval_twin
 from mario_rl.learning.losses import LossFigures, MicroBatch, OutputFunction, double_q_loss
+from mario_rl.learning.targets import GoalsAhead
 from mario_rl.learning.transfer import Transfer
-from mario_rl.network import NetworkShape, QNetwork, copy_weights, eval_twin
 from mario_rl.replay.sampler import SampleBuffer
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mario_rl.network import ValueHead
+from mario_rl.agent.network import ValueHead
 
 OutputFunction = Callable[[Tensor], Tensor]  # scaled pictures [B, 4, 84, 84] -> outputs [B, actions, n]
 

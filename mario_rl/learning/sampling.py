@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 
-from mario_rl.learning.goals import GoalsAhead
+from mario_rl.learning.targets import GoalsAhead
 from mario_rl.replay.sampler import SampleBuffer, Sampler
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mario_rl.agent.network import scale_pictures
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.learning.losses import MicroBatch
-from mario_rl.network import scale_pictures
 from mario_rl.replay.sampler import SampleBuffer
 
 

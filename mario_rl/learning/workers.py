@@ -15,12 +15,12 @@ import threading
 
 import torch
 
+from mario_rl.agent.network import copy_weights, eval_twin
 from mario_rl.learning.learner import Learner
 from mario_rl.learning.losses import double_q_loss
 from mario_rl.learning.read_write_lock import ReadWriteLock
 from mario_rl.learning.sampling import SampleAhead, SampleInline
 from mario_rl.learning.transfer import Transfer
-from mario_rl.network import copy_weights, eval_twin
 
 
 class LoneWorker:

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from mario_rl.acting import ActingNetwork
+from mario_rl.agent.acting import ActingNetwork
+from mario_rl.agent.exploration import EpsilonLadder, Explorer, exploration_probabilities
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.channels.control import UNLIMITED, Control
 from mario_rl.channels.experience_ring import CollectorStat, RingShape
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
-from mario_rl.collecting.exploration import EpsilonLadder, Explorer, exploration_probabilities
 from mario_rl.collecting.supervisor import RestartRules, Supervisor
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, RIGHT
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.experience import FIELDS, Mark, Rows, finished_episodes
-from mario_rl.network import NetworkShape, QNetwork
 
 TASK = TaskRules(
     levels=(Level(1, 1),),

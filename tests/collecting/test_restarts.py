@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mario_rl.agent.exploration import EpsilonLadder
+from mario_rl.app.wiring import connect
 from mario_rl.channels.experience_ring import CollectorStat, RingShape
-from mario_rl.collecting.exploration import EpsilonLadder
 from mario_rl.emulation.choosing import choose_emulator
-from mario_rl.hardware import make_plan
-from mario_rl.pipeline import connect
+from mario_rl.settings.hardware import make_plan
 from tests.small_runs import Lines, small_settings
 
 PATIENCE_SECONDS = 60.0
@@ -104,7 +104,7 @@ class Run:
 
 @pytest.fixture
 def run(monkeypatch):
-    monkeypatch.setattr("mario_rl.pipeline.RingShape", functools.partial(RingShape, checked=True))
+    monkeypatch.setattr("mario_rl.app.wiring.RingShape", functools.partial(RingShape, checked=True))
     runs = []
 
     def start(*arguments, **changes):
@@ -124,7 +124,7 @@ def assert_accounts_balance(one):
 
 
 def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weights(run, monkeypatch):
-    monkeypatch.setattr("mario_rl.sources.TEND_SECONDS", 1e6)  # a death is heard of, not found by looking
+    monkeypatch.setattr("mario_rl.collecting.sources.TEND_SECONDS", 1e6)  # a death is heard of, not found by looking
     one = run()
     one.wait_until(lambda: one.plays(0) and one.plays(1))
     one.pipeline.publisher.publish(1)

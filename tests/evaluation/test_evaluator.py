@@ -9,12 +9,12 @@ import time
 import psutil
 import pytest
 
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.evaluation import evaluator as evaluator_module
 from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator, pack_weights
 from mario_rl.evaluation.playing import evaluate
-from mario_rl.network import NetworkShape, QNetwork
 from tests.evaluation.test_playing import LEVEL, RUN, TASK, _network
 
 SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4, cpu_share=1e9)  # in no time

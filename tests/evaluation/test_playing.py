@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
 from mario_rl.environment.episodes import TaskRules
 from mario_rl.environment.observation import show_buttons
 from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate, play_episodes
-from mario_rl.network import NetworkShape, QNetwork
 
 TASK = TaskRules(
     levels=(Level(1, 1),),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.learning.learner import Execution, Learner, LearningRules
-from mario_rl.network import NetworkShape, QNetwork
 from mario_rl.replay.sampler import SampleBuffer
 
 SHAPE = NetworkShape((4, 8, 8), 16, 7)

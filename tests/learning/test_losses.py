@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from mario_rl.agent.value_bins import ValueBins
+from mario_rl.agent.value_quantiles import ValueQuantiles
 from mario_rl.learning.losses import MicroBatch, double_q_goals, double_q_loss
-from mario_rl.value_bins import ValueBins
-from mario_rl.value_quantiles import ValueQuantiles
 
 BINS = ValueBins(-2.0, 2.0, 40)
 

@@ -3,9 +3,9 @@ import multiprocessing
 import pytest
 import torch
 
+from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.learning.publishing import WeightPublisher
-from mario_rl.network import NetworkShape, QNetwork
 
 CONTEXT = multiprocessing.get_context("spawn")
 

@@ -1,0 +1,1 @@
+"""The player's mind: network, value heads, acting, exploration. No processes, no learning."""

@@ -1,0 +1,1 @@
+"""The application: command line, commands, one session of training, and the wiring of all parts."""

@@ -1,0 +1,1 @@
+"""The settings: made of the parts' own rules, checked, chosen by precedence; and what follows for this machine."""

@@ -1,0 +1,1 @@
+"""The training loop, its progress, its end, and what it reports."""

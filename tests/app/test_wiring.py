@@ -1,0 +1,156 @@
+"""The whole pipeline in this process: an exact resume, weights that reach collectors, flow control."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mario_rl.app.wiring import connect
+from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.settings.hardware import make_plan
+from mario_rl.storage.checkpoints import CheckpointStore
+from mario_rl.storage.runs import Run
+from mario_rl.telemetry.console import Console
+from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
+from mario_rl.training.loop import Goal, Limits, train
+from mario_rl.training.reporting import Reporter
+from tests.small_runs import small_settings
+
+
+def _train(folder, settings, limits, resume=False, serial=True):
+    """One session of training; the pipeline as it ended."""
+    run = Run("test", folder / "checkpoints", folder / "models")
+    store = CheckpointStore(run.checkpoints, keep=2)
+    console = Console()
+    assert choose_emulator(settings.emulator, console.line) == settings.emulator  # compiled, as in a session
+    pipeline = connect(settings, make_plan(settings, serial=serial), console, serial=serial)
+    missing = pipeline.restore(store.load_newest()) if resume else []
+    reporter = Reporter(console, [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)])
+    pipeline.outcome = train(pipeline, limits, run, store, reporter)
+    reporter.close()
+    assert pipeline.outcome.failure is None
+    return pipeline, missing
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    yield {"LEARNER_THREADS": 1}
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"PRIORITIZED_REPLAY": True, "VALUE_HEAD": "quantiles", "VALUE_BINS": 8},  # which has the most to restore
+        pytest.param({}, marks=pytest.mark.long),
+    ],
+)
+def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, one_thread, variant):
+    # Few updates and frequent publications: at the interruption the collector acts with older weights than the newest,
+    # and a publication is due that belongs before the next chunk.
+    settings = small_settings(
+        ENVS_PER_PROCESS=3,
+        REPLAY_RATIO=0.5,
+        PUBLISH_MAX_DECISIONS=60,
+        MODEL_UPDATE_FREQUENCY=100,
+        **one_thread,
+        **variant,
+    )
+    whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=400))
+    _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=200))
+    parts, missing = _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=400), resume=True)
+    assert missing == []
+    assert whole.learner.num_updates == parts.learner.num_updates > 5
+    assert vars(whole.progress) | {"training_seconds": 0} == vars(parts.progress) | {"training_seconds": 0}
+    assert whole.ledger.state() == parts.ledger.state()
+    assert whole.flow.state() == parts.flow.state()
+    for name, tensor in whole.learner.tensors().items():
+        assert torch.equal(tensor, parts.learner.tensors()[name]), name
+    for name, tensor in whole.source.tensors().items():
+        assert torch.equal(tensor, parts.source.tensors()[name]), name
+    assert whole.source.state() == parts.source.state()
+    assert whole.sampler.rng.bit_generator.state == parts.sampler.rng.bit_generator.state
+    assert whole.sampler.state() == parts.sampler.state()
+    for name, tensor in whole.sampler.tensors().items():
+        assert torch.equal(tensor, parts.sampler.tensors()[name]), name
+    assert torch.equal(whole.replay.frames, parts.replay.frames)
+    for column in ("action", "reward", "marks", "history", "written_end"):
+        assert np.array_equal(getattr(whole.replay, column), getattr(parts.replay, column)), column
+
+
+def test_a_resumed_run_may_count_its_epochs_otherwise(tmp_path, one_thread):
+    first, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=3, **one_thread), Limits(epochs=1))
+    second, _ = _train(tmp_path, small_settings(EPISODES_PER_EPOCH=1, **one_thread), Limits(epochs=2), resume=True)
+    assert (first.progress.epoch, second.progress.epoch) == (1, 2)
+    assert second.progress.num_episodes == 4
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thread, prioritized):
+    settings = small_settings(CHECKPOINT_REPLAY=False, PRIORITIZED_REPLAY=prioritized, **one_thread)
+    first, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=300))
+    updates = first.learner.num_updates
+    assert updates > 0
+    second, missing = _train(tmp_path, settings, Limits(epochs=1_000, decisions=440), resume=True)
+    assert any("replay starts empty" in sentence for sentence in missing)
+    assert second.learner.num_updates > updates
+    if prioritized:  # priorities of rows that are gone would hide those that come
+        assert (second.sampler._admitted_end <= second.replay.written_end).all()
+
+
+def test_the_replay_ratio_is_kept_in_parallel_and_nothing_is_dropped(tmp_path):
+    settings = small_settings(REPLAY_RATIO=2.0, PRACTICE_SHARE=0.0)  # practice is not counted among the episodes
+    pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=500), serial=False)
+    collected, trained = pipeline.ledger.collected, pipeline.ledger.trained
+    warmup, slack = settings.warmup_experiences, pipeline.flow.slack
+    round_size = settings.batch_size * settings.training_steps_per_sample
+    assert trained <= 2.0 * (collected - warmup) + round_size
+    # Collectors stop within their slack (and the chunk that each had begun) of what training allows.
+    assert collected <= warmup + trained / 2.0 + slack + 2 * settings.chunk_experiences
+    assert pipeline.source.consolidation.figures.drops == 0
+    # Every decision that was counted lies in replay, and so does every final picture.
+    rows = int(pipeline.replay.written_end.sum())
+    assert rows == collected + pipeline.ledger.num_episodes
+    assert rows % settings.chunk_experiences == 0
+
+
+def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_thread):
+    settings = small_settings(**one_thread)
+    pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=300))
+    pipeline.publisher.publish(-2)  # whatever was published last, publish again
+    collector = pipeline.source._collector
+    collector.take_weights()
+    assert collector.weights_version == pipeline.slots.version > 1
+    for name, tensor in pipeline.learner.averaged.state_dict().items():
+        assert torch.equal(tensor, collector._weights[name]), name
+    assert not torch.equal(collector._weights["features.1.running_mean"], torch.zeros(4))
+
+
+@pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial):
+    settings = small_settings(EVALUATION_DECISIONS=80)
+    limits = Limits(epochs=100_000, decisions=200_000, goal=Goal(0.0, 0.0))  # anything is good enough
+    pipeline, _ = _train(tmp_path, settings, limits, serial=serial)
+    assert "the level is learned" in pipeline.outcome.reason
+    assert len(pipeline.progress.evaluations) == 2
+    rows = [json.loads(line) for line in (tmp_path / "checkpoints" / "metrics.jsonl").read_text().splitlines()]
+    tests = [row for row in rows if "evaluation/clear_rate" in row["metrics"]]
+    assert [row["metrics"]["evaluation/distance"] for row in tests] == pytest.approx(
+        [distance for _, _, distance in pipeline.progress.evaluations], rel=1e-5
+    )
+    assert tests[1]["decisions"] >= tests[0]["decisions"] + 80
+    card = json.loads((tmp_path / "models" / "test-best.json").read_text())
+    best = max(pipeline.progress.evaluations)
+    assert card["mean_distance"] == pytest.approx(best[2], abs=0.1)
+    assert card["decisions"] in [row["decisions"] for row in tests]
+
+
+def test_a_goal_needs_two_good_evaluations_in_a_row():
+    goal = Goal(0.95, 0.6)
+    good, poor, shaky = [1.0, 0.7, 3_160.0], [0.9, 0.7, 3_000.0], [1.0, 0.5, 3_160.0]
+    assert goal.reached([good]) is None
+    assert goal.reached([good, poor, good]) is None
+    assert goal.reached([good, shaky]) is None
+    assert "100% and 100%" in goal.reached([poor, good, good])

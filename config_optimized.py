@@ -21,12 +21,12 @@ FLAG_BONUS = 8.0  # for the flag: what running on for ever would be worth (0.8 a
 PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
 
 # --- Collectors: processes that play ----------------------------------------------------------------------------------
-NUM_PROCESSES = 4  # was 2; a collector plays some thousand decisions/s, or about 100 with nes-py
+NUM_PROCESSES = 4  # a collector plays some thousand decisions/s, or 100 to 200 with nes-py
 ENVS_PER_PROCESS = 4  # emulators a collector: one policy call decides for all of them
 CHUNK_DECISIONS = 32  # ticks a collector writes before it rings: 4 x 32 experiences = 0.9 MB at once
 REP_Q_SIZE = 20_000  # 2 x this many experiences may wait in all rings together: 10,000 for each of 4 collectors
-MAX_RESTARTS_PER_HOUR = 20  # collectors that die are started again, all together so often; then the run ends, saved
-HANG_SECONDS = 20.0  # a collector that gives no sign of life for so long is killed and started again
+MAX_RESTARTS_PER_HOUR = 20  # collectors that die are started again, all together up to this; then the run ends, saved
+HANG_SECONDS = 20.0  # a collector that gives no sign of life for longer is killed and started again
 WHEN_RING_FULL = "wait"  # "wait" loses nothing; "drop" keeps the game going and counts what is lost
 
 # --- Exploration ------------------------------------------------------------------------------------------------------
@@ -34,21 +34,21 @@ EPSILON_DECAY_DECISIONS = 25_000  # from 1 down to each emulator's own epsilon, 
 EPSILON_LADDER_LOW = 0.01  # the calmest emulator plays nearly greedily ...
 EPSILON_LADDER_HIGH = 0.2  # ... while the wildest still explores; the others lie between, in equal ratios
 EXPLORE_RIGHT_PROBABILITY = 0.75  # share of random actions that hold "right": the flag is on the right
-EXPLORE_STICKY_PROBABILITY = 0.1  # the last action is repeated instead of the best one: half of the test is played so
+EXPLORE_STICKY_PROBABILITY = 0.1  # the last action is repeated instead of the best one, as in half of an evaluation
 EXPLORE_MAX_HOLD = 8  # a random action is held for 1-8 decisions: a high jump needs its button for half a second
 
 # --- Replay -----------------------------------------------------------------------------------------------------------
-BUFFER_SIZE = 50_000  # was 10,000; single frames are stored, so 50,000 experiences take 353 MB, not 2.8 GB
-EXPERIENCE_BATCH_SIZE = 1_000  # a commit moves at least so many into replay, or what is there after half a second
-WARMUP_EXPERIENCES = 10_000  # learning begins when replay holds so many: earlier batches would repeat themselves
-REPLAY_RATIO = 8.0  # experiences trained on for each one collected; whoever runs ahead waits. 0 switches it off
+BUFFER_SIZE = 50_000  # experiences; single frames are stored, so they take 353 MB, not 2.8 GB
+EXPERIENCE_BATCH_SIZE = 1_000  # experiences a commit moves into replay, or what is there after half a second
+WARMUP_EXPERIENCES = 10_000  # learning begins when replay holds these: earlier batches would repeat themselves
+REPLAY_RATIO = 8.0  # experiences trained on for each one collected; the side that runs ahead waits. 0: neither waits
 PRIORITIZED_REPLAY = False  # draw what was guessed wrong more often; no level was trained with it from start to end
 PRIORITY_EXPONENT = 0.6  # how strongly the error counts: 0 is uniform, 1 in proportion to it
 PRIORITY_CORRECTION = 0.4  # how much less such samples count in the loss: 0 not at all, 1 makes up for all of it ...
-PRIORITY_CORRECTION_DECISIONS = 400_000  # ... which is reached after so many decisions
+PRIORITY_CORRECTION_DECISIONS = 400_000  # ... which is reached after these decisions
 
 # --- Learning ---------------------------------------------------------------------------------------------------------
-BATCH_SIZE = 512  # was 256; one forward and backward of this size is a micro-batch
+BATCH_SIZE = 512  # one forward and backward of this size is a micro-batch
 GRADIENT_ACCUMULATION_STEPS = 4  # micro-batches an optimizer step: 4 x 512 = an effective batch of 2,048
 TRAINING_WORKERS = 1  # more are as fast as one on two cores (docs/benchmarks.md, `locks`), with older gradients
 TRAINING_STEPS_PER_SAMPLE = 4  # micro-batches drawn by one sample call; no experience is used twice because of it
@@ -57,15 +57,16 @@ FINAL_LEARNING_RATE = 1e-4  # ... and after LEARNING_RATE_DECAY_DECISIONS: large
 LEARNING_RATE_DECAY_DECISIONS = 400_000  # in equal ratios
 ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise make huge steps
 MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
-MAX_BAD_UPDATES = 20  # so many updates in a row that are not numbers (each is left out) are one trouble too many ...
+MAX_BAD_UPDATES = 20  # updates in a row that are not numbers; each is left out, and this many are too many ...
 WHEN_UPDATES_FAIL = "roll_back"  # ... then: back to the last checkpoint with half the rate; or "stop"
 GAMMA = 0.9  # looks about 10 decisions ahead, 0.7 s: as far as a jump
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
-PICTURE_SHIFT = 2  # states are trained on shifted by up to so many pixels, or they are learned by heart
+PICTURE_SHIFT = 2  # pixels: states are trained on shifted by up to these, or they are learned by heart
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
 TARGET_UPDATE_INTERVAL = 50  # updates: 50 x 2,048 samples, 12,800 decisions at REPLAY_RATIO 8
 TARGET_TAU = 0.005  # soft: half of the way after 140 updates
 WEIGHT_AVERAGING = 0.05  # what acts is an average over the last twentieth of all updates: steadier; 0 is off
+NETWORK = "convolutions"  # what sees the pictures: a trunk of mario_rl/agent/network.py
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
 VALUE_HEAD = "histogram"  # a value is learned as a distribution: as a "histogram", or as its "quantiles"
@@ -77,25 +78,25 @@ USE_AMP = True  # mixed precision: float16 on a GPU, bfloat16 on a CPU only wher
 COMPILE = "auto"  # torch.compile: "auto" on a GPU with a compiler, "on" or "off" insist
 LEARNER_THREADS = 0  # CPU threads of the learner; 0 gives it the cores that the collectors leave
 USE_DATA_PARALLEL = False  # split each micro-batch over all GPUs; worth it from BATCH_SIZE 1024 up
-CACHE_CLEAR_EPOCHS = 50  # give unused GPU memory back every so many epochs, never on the hot path; 0 never
+CACHE_CLEAR_EPOCHS = 50  # epochs after which unused GPU memory is given back, never on the hot path; 0 never
 
 # --- Weights to the collectors ----------------------------------------------------------------------------------------
-MODEL_UPDATE_FREQUENCY = 5  # publish every 5 epochs (was 3): a fifth of the traffic of every epoch
+MODEL_UPDATE_FREQUENCY = 5  # publish every 5 epochs: a fifth of the traffic of every epoch
 PUBLISH_MAX_DECISIONS = 12_000  # but never play longer than this on old weights, however long the episodes get
 
-# --- Evaluation: greedy test episodes, in a process of its own --------------------------------------------------------
-EVALUATION_DECISIONS = 20_000  # test the newest policy every so often and keep the best in models/; 0 never tests
-STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when two tests in a row clear so many starts (2: never) ...
-STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and so many of 100 episodes with sticky actions
+# --- Evaluation: greedy episodes, in a process of its own -------------------------------------------------------------
+EVALUATION_DECISIONS = 20_000  # evaluate the newest policy after each of these and keep the best in models/; 0 never
+STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when two evaluations clear this share of starts (2: never) ...
+STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and this share of 100 episodes with sticky actions
 
 # --- The run ----------------------------------------------------------------------------------------------------------
-EPISODES_PER_EPOCH = 16  # was 8; an epoch is so many finished episodes: one [MAIN] line, one row of metrics
+EPISODES_PER_EPOCH = 16  # finished episodes that make an epoch: one [MAIN] line, one row of metrics
 MAX_EPOCHS = 5_000  # ends a run at the latest; --epochs, --minutes or --decisions end it earlier, learned or not
-CHECKPOINT_EPOCHS = 25  # save every so many epochs, and always at the end
+CHECKPOINT_EPOCHS = 25  # save after each of these, and always at the end
 KEEP_CHECKPOINTS = 2  # older ones are removed once a newer one is safely on disk
 CHECKPOINT_REPLAY = True  # save replay too, so that a resumed run learns on at once
 REPLAY_SAVE_SECONDS = 5.0  # newest experiences first, until the time is over: Ctrl-C must end within 10 s
-PROCESSOR_LOG_SECONDS = 5.0  # a [PROCESSOR] line every so often
+PROCESSOR_LOG_SECONDS = 5.0  # between two [PROCESSOR] lines
 LOCK_WARN_MILLISECONDS = 10.0  # warn when threads wait longer than this for a lock on average ...
 LOCK_WARN_RATIO = 0.5  # ... or for more than this share of the time they need it
 SEED = 1  # everything random derives from it
@@ -103,12 +104,12 @@ SEED = 1  # everything random derives from it
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 # A core trains on some 1,200 samples/s: at REPLAY_RATIO 4 it wants 300 decisions/s, and one collector with the fast
-# emulator plays enough for a dozen cores. With nes-py's 100 decisions/s on a core, all of them should collect; this
+# emulator plays enough for a dozen cores. With nes-py's 100 to 200 on a core, all of them should collect; this
 # file does not see `--set EMULATOR=nes_py`, so add `--set NUM_PROCESSES=...` to that.
 _COLLECTORS = min(_CORES, 16) if EMULATOR == "nes_py" else max(1, min(_CORES // 12, 8))
 
 CPU_OVERRIDES = {
-    "NETWORK_CHANNELS": (16, 32, 32),  # 1,400 instead of 560 samples/s on a core (docs/benchmarks.md)
+    "NETWORK_CHANNELS": (16, 32, 32),  # half of the filters: a core trains on more than twice as many samples/s
     "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
     "BATCH_SIZE": 64,  # 128 would be 1.3 times as fast a sample, but fewer, larger updates learned less
     "REPLAY_RATIO": 4.0,  # the learner is the limit: new experience teaches more than old one once more

@@ -11,7 +11,7 @@ import torch
 
 from mario_rl.experience import STACK_SIZE
 from mario_rl.replay.prioritized import PrioritizedSampler
-from mario_rl.replay.sampler import SampleBuffer, Sampler
+from mario_rl.replay.sampler import Sampler
 
 NUM_ENVS = 8
 BATCH_SIZE = 512
@@ -35,8 +35,7 @@ class Ours(Buffer):
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        prioritized = isinstance(sampler, PrioritizedSampler)
-        self._sample = SampleBuffer(BATCH_SIZE, prioritized=prioritized)
+        self._sample = sampler.new_buffer(BATCH_SIZE)
         self._errors = torch.rand(BATCH_SIZE)
         streams = sampler._streams
         self.size = streams.num_streams * streams.length

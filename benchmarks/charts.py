@@ -1,4 +1,4 @@
-"""A chart of a study's figures that are ratios or seconds, with their quartiles and goals."""
+"""A chart of a study's figures that are ratios or seconds, with their quartiles and thresholds."""
 
 from pathlib import Path
 
@@ -9,13 +9,18 @@ INK, ACCENT, MISSED = "#33415c", "#2a9d8f", "#c1121f"
 
 def draw_chart(name: str, result: StudyResult, folder: Path) -> Path | None:
     """Draw a PNG; None where a study has nothing to draw."""
-    unit = "x" if any(ratio.unit == "x" for ratio in result.ratios.values()) else "s"
-    ratios = {label: ratio for label, ratio in result.ratios.items() if ratio.unit == unit and ratio.value > 0}
+    ratios = chart_ratios(result)
     if not ratios:
         return None
     path = folder / f"{name}.png"
     _draw(name, ratios, path)
     return path
+
+
+def chart_ratios(result: StudyResult) -> dict[str, Ratio]:
+    """What a chart shows: figures of one unit."""
+    unit = "x" if any(ratio.unit == "x" for ratio in result.ratios.values()) else "s"
+    return {label: ratio for label, ratio in result.ratios.items() if ratio.unit == unit and ratio.value > 0}
 
 
 def _draw(name: str, ratios: dict[str, Ratio], path: Path) -> None:
@@ -32,9 +37,9 @@ def _draw(name: str, ratios: dict[str, Ratio], path: Path) -> None:
         axes.annotate(
             f"  {ratio.value:.3g}{UNITS[ratio.unit]}", (max(ratio.value, ratio.high), row), va="center", color=INK
         )
-        if ratio.goal is not None:
-            goal = float(ratio.goal.split()[-1].replace(",", ""))
-            axes.plot([goal, goal], [row - 0.4, row + 0.4], color=INK, linestyle=":", linewidth=1.5)
+        if ratio.threshold is not None:
+            threshold = float(ratio.threshold.split()[-1].replace(",", ""))
+            axes.plot([threshold, threshold], [row - 0.4, row + 0.4], color=INK, linestyle=":", linewidth=1.5)
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
     if any(ratio.unit == "x" for ratio in ratios.values()):
@@ -42,7 +47,7 @@ def _draw(name: str, ratios: dict[str, Ratio], path: Path) -> None:
     if max(ratio.value for ratio in ratios.values()) > 20 * min(ratio.value for ratio in ratios.values()):
         axes.set_xscale("log")
     axes.margins(x=0.2)
-    title = f"{name}: medians, lines to the quartiles; dotted: goals"
+    title = f"{name}: medians, lines to the quartiles; dotted: thresholds"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)  # over the labels, too: they may be long
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)

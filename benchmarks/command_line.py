@@ -16,9 +16,11 @@ from benchmarks.charts import draw_chart
 from benchmarks.destinations import check_json, check_plots
 from benchmarks.measure import MissingPackageError, first_line
 from benchmarks.noise import QUIET_SHARE, NoiseWatch, busy_share
+from benchmarks.report import DOCS, write_report
 from benchmarks.results import ResultsFile, show
 from mario_rl.errors import UserError
-from mario_rl.settings.hardware import describe_machine
+from mario_rl.machine.facts import describe_machine
+from mario_rl.storage.runs import git_commit
 
 STUDIES = (
     "pipeline",
@@ -39,17 +41,20 @@ INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run studies. The exit code: a goal that is not reached is a result, not an error.
+    """Run studies. The exit code: a threshold that is not reached is a result, not an error.
 
     0, also where a package was missing; 1 when a study failed; 2 for wrong input; 130 after Ctrl-C.
     """
     options = _parse(arguments)
-    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in STUDIES}
+    modules = study_modules()
     if options.list:
         for name, module in modules.items():
             print(f"{name:15} {module.QUESTION}")
         return 0
     try:
+        if options.report:
+            print(f"written to {write_report(modules, DOCS)}")
+            return 0
         _check(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -64,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     seconds = sum(module.SECONDS[length] for module in chosen.values())
     minutes = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds} seconds"
     console.print(f"This takes about {minutes} on 2 cores.")
-    session = _Session(console, ResultsFile(options.json, machine, options.quick), options.plots, options.quick)
+    results = ResultsFile(options.json, machine, git_commit(), quick=options.quick)
+    session = _Session(console, results, options.plots, options.quick)
     try:
         with _progress(console) as progress:
             task = progress.add_task("", total=seconds)
@@ -78,6 +84,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         console.print(f"\nwritten to {options.json}", markup=False)
     return FAILED if session.has_failed else 0
+
+
+def study_modules() -> dict[str, Any]:
+    """Each has a QUESTION, what it TEACHES, the SECONDS that it takes, and `run`."""
+    return {name: importlib.import_module(f"benchmarks.{name}") for name in STUDIES}
 
 
 class _Session:
@@ -112,7 +123,7 @@ class _Session:
         if noise.is_loud:
             self._console.print("The machine was noisy while this ran: trust it less.", style="yellow")
         try:
-            self._results.add(name, result, noise)
+            self._results.add(name, result, noise, seconds)
             if self._plots is not None and (path := draw_chart(name, result, self._plots)):
                 self._console.print(f"drawn to {path}", markup=False)
         except OSError as error:
@@ -132,7 +143,7 @@ class _Session:
 
 
 def _end_children() -> None:
-    """After a study nobody is left; after one that failed nobody must disturb the next. Collectors ignore SIGTERM."""
+    """A study that failed may leave processes, which would disturb the next one. Collectors ignore SIGTERM."""
     for child in multiprocessing.active_children():
         child.kill()
         child.join()
@@ -164,9 +175,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--study", action="append", default=[], metavar="NAME", help="run only this one (repeatable)")
     parser.add_argument("--list", action="store_true", help="name the studies and what they ask")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="measure nothing: write docs/benchmarks.md and its charts out of docs/benchmarks.json",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter repeats: 3 minutes in all")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write the results to a file, after each study anew"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write the results to a file, after each study; other studies that it holds already stay in it",
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw each study's ratios as a chart")
     return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Where a running pipeline's CPU time goes: collect, queue, consolidate, sample, goals, learn, publish, evaluate.
+"""Where a running pipeline's CPU time goes: collect, queue, consolidate, sample, targets, learn, publish, evaluate.
 
 Collectors count their own. In the learner's process each part has a thread of its own, whose CPU time the system knows;
 where a thread does two things, one of them is timed by its own CPU clock and the other is what is left.
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from mario_rl.app.wiring import Pipeline
 from mario_rl.channels.experience_ring import CollectorStat
+from mario_rl.collecting.parallel_source import ParallelSource
+from mario_rl.training.pipeline import Pipeline
 
 
 class Costs(NamedTuple):
@@ -24,10 +25,10 @@ class Costs(NamedTuple):
     queue: float  # consolidation thread outside of commits: doorbells, waking up, asking the rings
     consolidate: float  # consolidation thread inside of commits: rings to replay
     sample: float  # sampling thread: drawing and gathering
-    goals: float  # sampling thread: what the next samples should be worth (without a GPU)
+    targets: float  # sampling thread: what the next samples should be worth (without a GPU)
     learn: float  # main thread without its snapshots: forward, backward, optimizer, the loop around them
     publish: float  # main thread's snapshots, publishing thread's copies and checksums
-    helpers: float  # threads of torch's own, which work for `goals` and `learn`
+    helpers: float  # threads of torch's own, which work for `targets` and `learn`
     evaluate: float  # evaluator process
 
     def since(self, before: "Costs") -> "Costs":
@@ -42,14 +43,15 @@ class Costs(NamedTuple):
 class CostWatch:
     """Reads a pipeline's costs. Made before it starts, since it takes the time of some of its functions."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._source = pipeline.source
-        self._commit = Timed(pipeline.source.consolidation.commit)
-        self._sample = Timed(pipeline.sampler.sample)
-        self._snapshot = Timed(pipeline.publisher.publish)
-        pipeline.source.consolidation.commit = self._commit  # type: ignore[method-assign]
-        pipeline.sampler.sample = self._sample  # type: ignore[method-assign]
-        pipeline.publisher.publish = self._snapshot  # type: ignore[method-assign]
+    def __init__(self, pipeline: Pipeline, source: ParallelSource) -> None:
+        self._source = source
+        sampler, publisher = pipeline.saver.sampler, pipeline.publisher
+        self._commit = Timed(source.consolidation.commit)
+        self._sample = Timed(sampler.sample)
+        self._snapshot = Timed(publisher.publish)
+        source.consolidation.commit = self._commit  # type: ignore[method-assign]
+        sampler.sample = self._sample  # type: ignore[method-assign]
+        publisher.publish = self._snapshot  # type: ignore[method-assign]
 
     def read(self) -> Costs:
         """Since the process began; two readings tell what was spent in between."""
@@ -59,7 +61,7 @@ class CostWatch:
             queue=threads["consolidation"] - self._commit.seconds,
             consolidate=self._commit.seconds,
             sample=self._sample.seconds,
-            goals=threads["sampling"] - self._sample.seconds,
+            targets=threads["sampling"] - self._sample.seconds,
             learn=threads["MainThread"] - self._snapshot.seconds,
             publish=threads["publishing"] + self._snapshot.seconds,
             helpers=threads[""],

@@ -3,12 +3,12 @@
 import tempfile
 from pathlib import Path
 
-from mario_rl.errors import UserError
-from mario_rl.settings.schema import shown
+from benchmarks.results import ForeignFileError, read_results
+from mario_rl.errors import UserError, shown
 
 
 def check_json(path: Path) -> None:
-    """UserError unless a file can be put there."""
+    """UserError unless a file can be put there, and what is there by now is ours: it will be added to."""
     try:
         if path.is_dir():
             raise _refusal("--json", path, "this is a folder; name a file")
@@ -16,9 +16,13 @@ def check_json(path: Path) -> None:
             raise _refusal("--json", path, "this is no ordinary file; name another")
         if not path.parent.is_dir():
             raise _refusal("--json", path, "its folder does not exist; make it first")
+        if path.exists():
+            read_results(path)
         # A new result replaces the file through one with a longer name beside it.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.saving"):
             pass
+    except ForeignFileError:
+        raise _refusal("--json", path, "this is not a results file of this script; name another") from None
     except (OSError, ValueError) as error:  # too long, forbidden, read-only, not a name at all
         raise _refusal("--json", path, f"it cannot be written ({_reason(error)}); name another file") from None
 

@@ -1,8 +1,9 @@
-"""What makes an update fast: memory layout, precision, compilation, batch size, accumulation, goals ahead."""
+"""What makes an update fast: memory layout, precision, compilation, batch size, accumulation, targets ahead."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,17 +13,26 @@ import torch
 from benchmarks.measure import Ratio, Sample, StudyResult, as_is, interleave, quotient
 from benchmarks.product import product_settings
 from benchmarks.synthetic import EPISODE_LENGTH, synthetic_rows
-from mario_rl.app.wiring import learning_rules, network_shape
-from mario_rl.learning.learner import Execution, Learner
+from mario_rl.learning.learner import Learner
 from mario_rl.learning.losses import MicroBatch
-from mario_rl.learning.sampling import SampleAhead, SampleInline
-from mario_rl.learning.workers import LoneWorker
+from mario_rl.learning.rules import Execution
+from mario_rl.learning.sampling import SampleAhead, SampleInline, Samples
+from mario_rl.learning.trainers import LoneTrainer
+from mario_rl.machine.facts import has_compiler, num_cores
+from mario_rl.machine.process_tuning import flush_denormals
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
-from mario_rl.settings.hardware import HardwarePlan, flush_denormals, has_compiler, make_plan, num_cores, prepare
-from mario_rl.settings.schema import Settings
+from mario_rl.settings.hardware import HardwarePlan, make_plan, prepare
+from mario_rl.settings.settings import Settings
 
 QUESTION = "How many samples a second does an update reach with each layout, precision, compilation, batch and scheme?"
+TEACHES = (
+    "bfloat16 gains where the CPU has arithmetic for it and loses much where it is emulated, so the product measures "
+    "it at every start and never assumes it. Larger batches train on more samples a second; the default stays small "
+    "because more, smaller updates learn more ([experiments.md](experiments.md)). Compiling gains little on a CPU for "
+    "the time that it takes at every start, and targets ahead are made for a learner that shares its cores with a "
+    "collector ([architecture.md](architecture.md))."
+)
 SECONDS = {"quick": 16, "full": 390}
 CAPACITY = 10_000
 
@@ -35,7 +45,7 @@ class Update(NamedTuple):
     layout: str = "channels_last"
     precision: str = "float32"
     compiled: bool = False
-    goals_ahead: bool = False
+    targets_ahead: bool = False
     flush_denormals: bool = True
 
     @property
@@ -46,7 +56,9 @@ class Update(NamedTuple):
             "layout": self.layout,
             "precision": self.precision,
             "compiled": "yes" if self.compiled else "",
-            "besides": ", ".join(["goals ahead"] * self.goals_ahead + ["denormals kept"] * (not self.flush_denormals)),
+            "besides": ", ".join(
+                ["targets ahead"] * self.targets_ahead + ["denormals kept"] * (not self.flush_denormals)
+            ),
         }
 
 
@@ -66,14 +78,15 @@ def run(quick: bool) -> StudyResult:
     prepare(plan)
     on_cpu = plan.device.type == "cpu"
     half = "bfloat16" if on_cpu else "float16"
-    large = 4 * settings.batch_size
+    batch = settings.learning.batch_size
+    large = 4 * batch
     comparisons = [
         Comparison("channels_last against contiguous", "layout", "channels_last", "contiguous"),
-        Comparison(f"batch {large} against {settings.batch_size}", "batch", large, settings.batch_size),
+        Comparison(f"batch {large} against {batch}", "batch", large, batch),
         Comparison("4 accumulated micro-batches against none", "accumulated", 4, 1),
         Comparison(f"{half} against float32", "precision", half, "float32"),
         Comparison("compiled against not", "compiled", True, False),
-        Comparison("goals ahead", "goals_ahead", True, False),
+        Comparison("targets ahead", "targets_ahead", True, False),
         Comparison("denormals flushed against kept", "flush_denormals", True, False),
     ]
     notes = [
@@ -82,12 +95,12 @@ def run(quick: bool) -> StudyResult:
         "Denormals come with training: after some minutes at most there may be few yet.",
         _choice(settings, plan),
     ]
-    plain = Update(settings.batch_size)
+    plain = Update(batch)
     chosen = plain._replace(
-        accumulated=settings.gradient_accumulation_steps,
+        accumulated=settings.learning.gradient_accumulation_steps,
         precision=plan.precision.value,
         compiled=plan.compilation.value != "off",
-        goals_ahead=plan.goals_ahead,
+        targets_ahead=plan.targets_ahead,
     )
     if quick:
         updates = [
@@ -96,7 +109,7 @@ def run(quick: bool) -> StudyResult:
             plain._replace(batch=large),
             plain._replace(accumulated=4),
         ]
-        updates += [plain._replace(goals_ahead=True)] if on_cpu else []  # a GPU computes them with the loss
+        updates += [plain._replace(targets_ahead=True)] if on_cpu else []  # a GPU computes them with the loss
         notes.append(
             f"Combinations, {half}, torch.compile, more batch sizes and denormals are left out of a quick run."
         )
@@ -108,13 +121,13 @@ def run(quick: bool) -> StudyResult:
             for compiled in ((False, True) if can_compile else (False,))
             for precision in ("float32", half)
             for layout in ("channels_last", "contiguous")
-            for batch in (settings.batch_size, large)
+            for batch in (plain.batch, large)
             for accumulated in (1, 4)
         ]
         updates += [plain._replace(batch=plain.batch * factor // 2) for factor in (1, 4, 16)]
         updates += [chosen] if chosen not in updates else []
         if on_cpu:
-            ahead = plain._replace(goals_ahead=True)
+            ahead = plain._replace(targets_ahead=True)
             updates += [update for update in (ahead, ahead._replace(batch=large)) if update not in updates]
             updates.append(plain._replace(flush_denormals=False))
     measured = _measure(settings, plan, updates, seconds=0.5 if quick else 1.0, repeats=2 if quick else 5)
@@ -165,13 +178,13 @@ def _ratios(measured: dict[Update, Sample], comparisons: list[Comparison], chose
 
 def _choice(settings: Settings, plan: HardwarePlan) -> str:
     """What the product would do on this machine, in every respect that is measured here."""
-    goals = "one sample call ahead, by a thread of its own" if plan.goals_ahead else "with the loss"
-    accumulation = settings.gradient_accumulation_steps
+    targets = "one sample call ahead, by a thread of its own" if plan.targets_ahead else "with the loss"
+    accumulation = settings.learning.gradient_accumulation_steps
     return (
-        f"The product would choose here: batches of {settings.batch_size}, "
+        f"The product would choose here: batches of {settings.learning.batch_size}, "
         f"{'not accumulated' if accumulation == 1 else f'{accumulation} accumulated'}; layout channels_last; "
         f"precision {plan.precision.value} ({plan.precision.reason}); compilation {plan.compilation.value} "
-        f"({plan.compilation.reason}); goals {goals}; denormals flushed."
+        f"({plan.compilation.reason}); targets {targets}; denormals flushed."
     )
 
 
@@ -190,43 +203,43 @@ class Runner:
     def __init__(self, settings: Settings, replay: ReplayStreams, update: Update, device: torch.device) -> None:
         torch.manual_seed(0)
         self._update = update
-        rules = learning_rules(settings)._replace(
+        rules = replace(
+            settings.learning,
             batch_size=update.batch,
-            accumulation_steps=update.accumulated,
-            steps_per_sample=4,
-            prioritized=False,
+            gradient_accumulation_steps=update.accumulated,
+            training_steps_per_sample=4,
         )
         dtype = None if update.precision == "float32" else getattr(torch, update.precision)
         mode = ("default" if device.type == "cpu" else "reduce-overhead") if update.compiled else None
-        learner = Learner(network_shape(settings), rules, Execution(device, dtype, mode))
+        learner = Learner(settings.network_shape, rules, Execution(device, dtype, mode))
         if update.layout == "contiguous":
             _make_contiguous(learner)
-        sampler = UniformSampler(replay, 5, 0.9, 2, np.random.default_rng(0))
-        size = 4 * update.batch
-        if update.goals_ahead:
-            samples: SampleAhead | SampleInline = SampleAhead(sampler, size, False, learner.goals_ahead())
+        sampler = UniformSampler(replay, settings.sampling, np.random.default_rng(0))
+        samples: Samples
+        if update.targets_ahead:
+            samples = SampleAhead(sampler, rules.sample_size, False, learner.targets_ahead())
         else:
-            samples = SampleInline(sampler, size)
-        self._worker = LoneWorker(learner, samples)
+            samples = SampleInline(sampler, rules.sample_size)
+        self._trainer = LoneTrainer(learner, samples)
 
     def samples_per_second(self, seconds: float) -> float:
-        """Train for about so long."""
+        """Train for about `seconds`."""
         with _threads_and_denormals(self._update):
-            self._worker.train()
+            self._trainer.train()
             trained, begun = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - begun) < seconds:
-                trained += self._worker.train()
+                trained += self._trainer.train()
         return trained / elapsed
 
     def close(self) -> None:
         """Stop its threads."""
-        self._worker.close()
+        self._trainer.close()
 
 
 @contextmanager
 def _threads_and_denormals(update: Update) -> Iterator[None]:
     previous = torch.get_num_threads()
-    torch.set_num_threads(max(1, num_cores() // 2) if update.goals_ahead else num_cores())
+    torch.set_num_threads(max(1, num_cores() // 2) if update.targets_ahead else num_cores())
     flush_denormals(update.flush_denormals)
     yield
     flush_denormals(True)
@@ -235,7 +248,7 @@ def _threads_and_denormals(update: Update) -> Iterator[None]:
 
 def _make_contiguous(learner: Learner) -> None:
     """Undo channels_last: in the networks, and in the pictures that they are given."""
-    for network in (learner.online, learner.target):
+    for network in (learner.networks.online, learner.networks.target):
         for parameter in network.parameters():
             parameter.data = parameter.data.contiguous()
             if parameter.grad is not None:

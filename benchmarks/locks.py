@@ -1,4 +1,4 @@
-"""Four training workers that share one network, with three kinds of locking; and one worker (rows D1 to D5)."""
+"""Four training workers that share one network, with three kinds of locking; and one worker."""
 
 import threading
 import time
@@ -11,16 +11,22 @@ import torch
 from benchmarks.learner import synthetic_replay
 from benchmarks.measure import Sample, StudyResult, as_is, interleave_many, quotient
 from benchmarks.product import product_settings
-from mario_rl.app.wiring import learning_rules, network_shape
-from mario_rl.learning.learner import Execution, Learner
+from mario_rl.learning.learner import Learner
+from mario_rl.learning.rules import Execution
 from mario_rl.learning.sampling import SampleAhead, SampleInline
-from mario_rl.learning.workers import LoneWorker, WorkerTeam
-from mario_rl.replay.streams import ReplayStreams
+from mario_rl.learning.trainers import LoneTrainer
+from mario_rl.learning.worker_team import WorkerTeam
+from mario_rl.machine.facts import num_cores
 from mario_rl.replay.uniform import UniformSampler
-from mario_rl.settings.hardware import num_cores
 from mario_rl.telemetry.locks import LockReport, TimedLock
 
 QUESTION = "Do several training workers pay, and how much do they wait for each other?"
+TEACHES = (
+    "With one lock around training, four workers spend most of their time waiting for it and are slower than one. "
+    "Replicas with a read/write lock take nearly all of the waiting away and gain a little over one worker, at the "
+    "price of older gradients. On two cores there is little more to share out; `TRAINING_WORKERS` is there for "
+    "machines with more."
+)
 SECONDS = {"quick": 20, "full": 370}
 NUM_WORKERS = 4
 
@@ -28,9 +34,9 @@ ONE_LOCK = "4 workers, one lock around everything"
 SMALL_LOCK = "4 workers, sampling outside the lock"
 REPLICAS = "4 workers, replicas and a read/write lock"
 ONE_WORKER = "1 worker"
-PRODUCT = "1 worker, sampling and goals ahead (the product)"
+PRODUCT = "1 worker, sampling and targets ahead (the product)"
 
-# Several workers are an option for machines without a GPU, which has one queue for everybody; so all of them train on
+# Several workers are an option for machines without a GPU, which has one queue for all; so all of them train on
 # the CPU, with the settings for one.
 DEVICE = torch.device("cpu")
 
@@ -46,8 +52,7 @@ def run(quick: bool) -> StudyResult:
     """Measure the five in turns."""
     seconds = 1.5 if quick else 6.0
     settings = product_settings({"DEVICE": DEVICE.type})
-    shape, rules = network_shape(settings), learning_rules(settings)
-    rules = rules._replace(prioritized=False)
+    shape, rules = settings.network_shape, settings.learning
     replay = synthetic_replay()
     cores = num_cores()
 
@@ -55,8 +60,11 @@ def run(quick: bool) -> StudyResult:
         torch.manual_seed(0)
         return Learner(shape, rules, Execution(DEVICE))
 
+    def new_sampler(number: int = 0) -> UniformSampler:
+        return UniformSampler(replay, settings.sampling, np.random.default_rng(number))
+
     def new_samples(number: int = 0) -> SampleInline:
-        return SampleInline(_sampler(replay, number), rules.batch_size * rules.steps_per_sample)
+        return SampleInline(new_sampler(number), rules.sample_size)
 
     def with_lock(train: Callable[[Learner, SampleInline, TimedLock], None]) -> Callable[[], _Figures]:
         return lambda: _with_one_lock(new_learner(), [new_samples(n) for n in range(NUM_WORKERS)], train, seconds)
@@ -77,16 +85,16 @@ def run(quick: bool) -> StudyResult:
     def alone() -> _Figures:
         torch.set_num_threads(cores)
         learner = new_learner()
-        steps = _steps_of(learner, LoneWorker(learner, new_samples()).train, seconds)
+        steps = _steps_of(learner, LoneTrainer(learner, new_samples()).train, seconds)
         return _Figures(steps, LockReport(0, 0.0, 0.0), seconds, 1)
 
     def product() -> _Figures:
         torch.set_num_threads(max(1, cores // 2))
         learner = new_learner()
-        size = rules.batch_size * rules.steps_per_sample
-        worker = LoneWorker(learner, SampleAhead(_sampler(replay, 0), size, False, learner.goals_ahead()))
-        steps = _steps_of(learner, worker.train, seconds)
-        worker.close()
+        ahead = SampleAhead(new_sampler(), rules.sample_size, False, learner.targets_ahead())
+        trainer = LoneTrainer(learner, ahead)
+        steps = _steps_of(learner, trainer.train, seconds)
+        trainer.close()
         return _Figures(steps, LockReport(0, 0.0, 0.0), seconds, 1)
 
     variants = {ONE_LOCK: with_lock(_train_inside), REPLICAS: team, PRODUCT: product}
@@ -124,15 +132,10 @@ def run(quick: bool) -> StudyResult:
         ratios,
         [
             "All of them train on the CPU, also where there is a GPU: TRAINING_WORKERS is for machines without one.",
-            "The note: sampling outside the lock gains 1.2-1.3x, a read/write lock 1.51x (17 -> 25-34 steps/s with 4",
-            "workers). Its read/write scheme runs a backward pass on weights that another worker has stepped, which",
-            "torch refuses; replicas are the sound form of it (mario_rl/learning/workers.py).",
+            "A read/write lock around one network would let one worker's backward pass run on weights that another has "
+            "stepped, which torch refuses; replicas are the sound form of it (mario_rl/learning/worker_team.py).",
         ],
     )
-
-
-def _sampler(replay: ReplayStreams, number: int) -> UniformSampler:
-    return UniformSampler(replay, 5, 0.9, 2, np.random.default_rng(number))
 
 
 def _steps_of(learner: Learner, train: Callable[[], int], seconds: float) -> float:
@@ -145,13 +148,13 @@ def _steps_of(learner: Learner, train: Callable[[], int], seconds: float) -> flo
 
 def _train_inside(learner: Learner, samples: SampleInline, lock: TimedLock) -> None:
     with lock:
-        learner.train(samples.next)
+        learner.train_on(samples.next())
 
 
 def _sample_outside(learner: Learner, samples: SampleInline, lock: TimedLock) -> None:
     sample = samples.next()
     with lock:
-        learner.train(lambda: sample)
+        learner.train_on(sample)
 
 
 def _with_one_lock(

@@ -45,13 +45,13 @@ class Sample(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A figure that counts, with the goal it was given where there is one."""
+    """A figure that counts, with the threshold it was given where there is one."""
 
     value: float
     low: float
     high: float
     unit: str  # "x", "share", "1/s", ...
-    goal: str | None = None
+    threshold: str | None = None
     reached: bool | None = None
 
 
@@ -97,7 +97,7 @@ def interleave_many(
 
 
 def rate(call: Callable[[], Any], seconds: float) -> float:
-    """Calls a second, over about so many seconds."""
+    """Calls a second, counted for about `seconds`."""
     count, begun = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - begun) < seconds:
         call()
@@ -105,23 +105,24 @@ def rate(call: Callable[[], Any], seconds: float) -> float:
     return count / elapsed
 
 
-def at_least(sample: Sample, goal: float, unit: str) -> Ratio:
+def at_least(sample: Sample, threshold: float, unit: str) -> Ratio:
     """A figure that should be large."""
-    return _judged(sample, unit, f">= {goal:,g}", sample.median >= goal)
+    return _judged(sample, unit, f">= {threshold:,g}", sample.median >= threshold)
 
 
-def at_most(sample: Sample, goal: float, unit: str) -> Ratio:
+def at_most(sample: Sample, threshold: float, unit: str) -> Ratio:
     """A figure that should be small."""
-    return _judged(sample, unit, f"<= {goal:,g}", sample.median <= goal)
+    return _judged(sample, unit, f"<= {threshold:,g}", sample.median <= threshold)
 
 
-def _judged(sample: Sample, unit: str, goal: str, reached: bool) -> Ratio:
-    """With its goal, about which nothing can be said where the figure is not a number."""
-    return Ratio(sample.median, sample.low, sample.high, unit, goal, None if math.isnan(sample.median) else reached)
+def _judged(sample: Sample, unit: str, threshold: str, reached: bool) -> Ratio:
+    """With its threshold, about which nothing can be said where the figure is not a number."""
+    verdict = None if math.isnan(sample.median) else reached
+    return Ratio(sample.median, sample.low, sample.high, unit, threshold, verdict)
 
 
 def as_is(sample: Sample, unit: str) -> Ratio:
-    """A figure without a goal."""
+    """A figure without a threshold."""
     return Ratio(sample.median, sample.low, sample.high, unit)
 
 

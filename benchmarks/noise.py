@@ -1,5 +1,6 @@
 """How quiet the machine was while a study ran: what others took of the CPU, and what a fixed piece of work reached."""
 
+import math
 import os
 import time
 from typing import NamedTuple
@@ -7,7 +8,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from mario_rl.settings.hardware import num_cores
+from mario_rl.machine.facts import num_cores
 
 QUIET_SHARE = 0.15  # of the CPU: a study that had less than the rest says so
 STEADY_SPEED = 0.8  # of the speed before a study: less after it, and the machine was not the same any more
@@ -15,7 +16,7 @@ MATRIX_SIZE = 1024
 
 
 class Noise(NamedTuple):
-    """What disturbed a study."""
+    """What disturbed a study; not a number where that is unknown."""
 
     others_share: float  # of the CPU, used by processes that are not ours
     stolen_share: float  # of the CPU, given to other virtual machines by the host
@@ -26,13 +27,17 @@ class Noise(NamedTuple):
     def is_loud(self) -> bool:
         """Whether the figures deserve a warning."""
         slowest, fastest = sorted((self.gigaflops_before, self.gigaflops_after))
-        return self.others_share + self.stolen_share > QUIET_SHARE or slowest < STEADY_SPEED * fastest
+        taken = sum(share for share in (self.others_share, self.stolen_share) if not math.isnan(share))
+        return taken > QUIET_SHARE or slowest < STEADY_SPEED * fastest
 
     def __str__(self) -> str:
-        return (
-            f"other processes used {self.others_share:.0%} of the CPU, the host took {self.stolen_share:.0%}; "
-            f"a matrix product ran at {self.gigaflops_before:.0f} GFLOP/s before and {self.gigaflops_after:.0f} after"
-        )
+        told = {
+            f"other processes used {self.others_share:.0%} of the CPU": self.others_share,
+            f"the host took {self.stolen_share:.0%}": self.stolen_share,
+            f"a matrix product ran at {self.gigaflops_before:.0f} GFLOP/s before": self.gigaflops_before,
+            f"at {self.gigaflops_after:.0f} after": self.gigaflops_after,
+        }
+        return ", ".join(text for text, value in told.items() if not math.isnan(value)) or "noise unknown"
 
 
 class NoiseWatch:

@@ -28,9 +28,10 @@ import torch
 from benchmarks.one_game import OneGame
 from benchmarks.product import gpu_percent
 from mario_rl.agent.network import NetworkShape, QNetwork, eval_twin
-from mario_rl.emulation.emulator import EmulatorName
+from mario_rl.agent.pictures import scale_pictures
+from mario_rl.environment.task import PlayRules, TaskRules
 from mario_rl.learning.losses import MicroBatch, double_q_loss
-from mario_rl.settings.hardware import num_cores
+from mario_rl.machine.facts import num_cores
 from mario_rl.telemetry.locks import LockReport, TimedLock
 
 QUEUE_SIZE = 10_000
@@ -45,8 +46,9 @@ class OriginalSetup(NamedTuple):
     """What is varied."""
 
     network: NetworkShape
-    emulator: EmulatorName
-    replay_ratio: float  # experiences trained on for each one collected; 0: nobody waits for the other
+    play: PlayRules
+    task: TaskRules
+    replay_ratio: float  # experiences trained on for each one collected; 0: neither side waits
     device: torch.device  # that it trains on
     batch_size: int = BATCH_SIZE
     num_processes: int = 2
@@ -64,11 +66,11 @@ class OriginalFigures(NamedTuple):
     lock_wait_share: float  # all threads' waiting together, against the time that passed
     cpu_percent: float
     gpu_percent: float
-    sample_wait_share: float = math.nan  # nobody samples for it: it does so itself, under the lock
+    sample_wait_share: float = math.nan  # it samples by itself, under the lock
 
 
 def run_original(setup: OriginalSetup, seconds: float) -> OriginalFigures:
-    """Start it, wait until it learns, measure for so long, stop it."""
+    """Start it, wait until it learns, measure, stop it."""
     context = multiprocessing.get_context("spawn")
     torch.set_num_threads(num_cores())  # as torch does by itself; a product that ran before has left its own number
     pipeline = _Original(context, setup)
@@ -179,7 +181,7 @@ class _Original:
         micro_batch = MicroBatch(
             states=_scaled(states, device),
             actions=torch.from_numpy(actions).to(device).long(),
-            goals=None,
+            targets=None,
             next_states=_scaled(next_states, device),
             returns=torch.from_numpy(rewards).to(device).float(),
             discounts=0.9 * (1 - torch.from_numpy(ends).to(device).float()),
@@ -225,8 +227,8 @@ def _plain_network(shape: NetworkShape) -> QNetwork:
 
 
 def _scaled(stacks: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor:
-    """Pictures as the network wants them. Bytes travel to a GPU, floats would be four times as many."""
-    return torch.from_numpy(stacks).to(device).float().sub(127.5).div(127.5)
+    """Pictures as the network wants them, but contiguous. Bytes travel to a GPU: floats would be four times as many."""
+    return scale_pictures(torch.from_numpy(stacks).to(device), out=torch.empty(stacks.shape, device=device))
 
 
 def _collect(
@@ -234,7 +236,7 @@ def _collect(
 ) -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(number)
-    game = OneGame(setup.emulator)
+    game = OneGame(setup.play, setup.task, number)
     network = _plain_network(setup.network).eval()
     state = game.reset()
     while not stop.is_set():

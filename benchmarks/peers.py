@@ -4,6 +4,8 @@ import contextlib
 import io
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,13 +26,19 @@ from benchmarks.noise import peak_flops
 from benchmarks.one_game import OneGame
 from benchmarks.product import SHORT_WARMUP, nes_py_changes, product_device, product_settings, run_product
 from mario_rl.agent.network import NetworkShape, QNetwork
-from mario_rl.app.wiring import network_shape
 from mario_rl.emulation.emulator import EmulatorName
+from mario_rl.environment.task import PlayRules, TaskRules
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
-from mario_rl.settings.hardware import make_plan, num_cores
-from mario_rl.settings.schema import Settings
+from mario_rl.machine.facts import num_cores
+from mario_rl.settings.hardware import make_plan
+from mario_rl.settings.settings import Settings
 
 QUESTION = "How fast does Stable-Baselines3's DQN learn on the same game, with the same network and replay ratio?"
+TEACHES = (
+    "Most of the advantage over a trainer on nes-py is the emulator. On the same emulator both are bound by the "
+    "arithmetic of small convolutions, where bfloat16, for which Stable-Baselines3 has no setting, makes up for the "
+    "further forward pass that double Q-learning costs. What that pass buys is in [method.md](method.md)."
+)
 SECONDS = {"quick": 20, "full": 260}
 NUM_GAMES = 8
 TICKS_PER_TRAINING = 4  # of all games, between two trainings of Stable-Baselines3
@@ -45,7 +53,7 @@ def run(quick: bool) -> StudyResult:
     train_peer = _stable_baselines()
     seconds = 2.0 if quick else 15.0
     settings = product_settings()
-    shape = network_shape(settings)
+    shape, replay_ratio = settings.network_shape, settings.flow.replay_ratio
     plan = make_plan(settings, serial=False)
     processor = "GPU" if plan.device.type == "cuda" else "CPU"
 
@@ -66,7 +74,7 @@ def run(quick: bool) -> StudyResult:
     peak = peak_flops(plan.device)
     rows = []
     for name, sample in measured.items():
-        passes = (PASSES_OF_OURS if name.startswith("Mario") else PASSES_OF_DQN) * settings.replay_ratio + 1
+        passes = (PASSES_OF_OURS if name.startswith("Mario") else PASSES_OF_DQN) * replay_ratio + 1
         share = sample.median * passes * flops_of_forward(shape) / peak
         rows.append(
             {
@@ -92,8 +100,8 @@ def run(quick: bool) -> StudyResult:
         rows,
         ratios,
         [
-            f"Replay ratio {settings.replay_ratio:g}, batches of {settings.batch_size}, {NUM_GAMES} games, network "
-            f"{settings.network_channels} with {2 * settings.hidden_units} hidden units in both; theirs has a plain "
+            f"Replay ratio {replay_ratio:g}, batches of {settings.learning.batch_size}, {NUM_GAMES} games, network "
+            f"{shape.channels} with {2 * shape.hidden_units} hidden units in both; theirs has a plain "
             "head, ours a dueling one of histograms.",
             f"Both train on {plan.device.type} ({plan.device_name}): theirs float32, ours {plan.precision.value}.",
             f"The {processor}'s arithmetic: {peak / 1e9:.0f} GFLOP/s in a large float32 matrix product, measured just "
@@ -140,8 +148,8 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
 
         observation_space = gymnasium.spaces.Box(0, 255, (STACK_SIZE, FRAME_SIZE, FRAME_SIZE), np.uint8)
 
-        def __init__(self, emulator: EmulatorName) -> None:
-            self._game = OneGame(emulator)
+        def __init__(self, play: PlayRules, task: TaskRules, seed: int) -> None:
+            self._game = OneGame(play, task, seed)
             self.action_space = gymnasium.spaces.Discrete(self._game.num_actions)
 
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -159,6 +167,7 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
         def __init__(self, observation_space: Any, shape: NetworkShape) -> None:
             super().__init__(observation_space, 2 * shape.hidden_units)
             network = QNetwork(shape)
+            assert isinstance(network.features, nn.Module)
             self._layers = nn.Sequential(network.features, nn.Flatten(), network.hidden, network.hidden_norm, nn.ReLU())
 
         def forward(self, observations: Tensor) -> Tensor:
@@ -186,21 +195,22 @@ def _stable_baselines() -> Callable[[Settings, EmulatorName, float], float]:
             return elapsed < self._seconds
 
     def train(settings: Settings, emulator: EmulatorName, seconds: float) -> float:
-        environments = DummyVecEnv([lambda: Mario(emulator) for _ in range(NUM_GAMES)])
+        play, rules = replace(settings.play, emulator=emulator), settings.learning
+        environments = DummyVecEnv([partial(Mario, play, settings.task, number) for number in range(NUM_GAMES)])
         torch.set_num_threads(num_cores())
-        samples = settings.replay_ratio * TICKS_PER_TRAINING * NUM_GAMES
+        samples = settings.flow.replay_ratio * TICKS_PER_TRAINING * NUM_GAMES
         model = DQN(
             "CnnPolicy",
             environments,
             buffer_size=10_000,
             learning_starts=SHORT_WARMUP,
-            batch_size=settings.batch_size,
+            batch_size=rules.batch_size,
             train_freq=TICKS_PER_TRAINING,
-            gradient_steps=max(1, round(samples / settings.batch_size)),
+            gradient_steps=max(1, round(samples / rules.batch_size)),
             target_update_interval=6_400,
             policy_kwargs={
                 "features_extractor_class": Trunk,
-                "features_extractor_kwargs": {"shape": network_shape(settings)},
+                "features_extractor_kwargs": {"shape": settings.network_shape},
                 "net_arch": [],
             },
             device=product_device(settings),

@@ -4,8 +4,7 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,18 +12,23 @@ import torch
 
 from benchmarks.cost_split import Costs, CostWatch, Timed
 from benchmarks.measure import Sample
-from mario_rl.app.session import load_config_file
-from mario_rl.app.wiring import Pipeline, connect
+from mario_rl.app.wiring import connect
 from mario_rl.channels.experience_ring import CollectorStat
+from mario_rl.collecting.parallel_source import ParallelSource
 from mario_rl.emulation.choosing import choose_emulator
-from mario_rl.settings.hardware import has_gpu, make_plan, num_cores, prepare
-from mario_rl.settings.schema import Settings, choose_settings
+from mario_rl.learning.trainers import LoneTrainer
+from mario_rl.machine.facts import has_gpu, num_cores
+from mario_rl.settings.choosing import choose_settings
+from mario_rl.settings.config_file import load_config_file
+from mario_rl.settings.hardware import make_plan, prepare
+from mario_rl.settings.settings import Settings
 from mario_rl.storage.checkpoints import CheckpointStore
 from mario_rl.storage.runs import Run
 from mario_rl.telemetry.console import Console
-from mario_rl.telemetry.metrics import Metrics
-from mario_rl.training.loop import Limits, train
-from mario_rl.training.reporting import Reporter
+from mario_rl.telemetry.metrics import Metrics, MetricSink
+from mario_rl.training.limits import Limits
+from mario_rl.training.loop import train
+from mario_rl.training.pipeline import Pipeline
 
 PROJECT = Path(__file__).resolve().parent.parent
 MAX_CORES = 16  # config_optimized.py uses no more collectors either
@@ -33,7 +37,7 @@ SHORT_WARMUP = 150 * min(num_cores(), MAX_CORES)
 
 
 def gpu_percent() -> float:
-    """How busy the GPU is right now; not a number where there is none, or where nobody can tell (pynvml)."""
+    """How busy the GPU is right now; not a number where there is none, or where it cannot be read (pynvml)."""
     try:
         return float(torch.cuda.utilization()) if has_gpu() else math.nan
     except (ModuleNotFoundError, RuntimeError):
@@ -49,7 +53,7 @@ class ProductFigures(NamedTuple):
     episodes_per_second: float
     lock_wait_milliseconds: float  # of the ledger's lock, the only one that the main loop and another thread share
     lock_wait_share: float
-    sample_wait_share: float  # of its time the main loop waited for the thread that samples and computes goals
+    sample_wait_share: float  # of its time the main loop waited for the thread that samples and computes targets
     cpu_percent: float
     gpu_percent: float
     learner_wait_share: float  # of its time the learner had nothing to train on
@@ -74,7 +78,7 @@ class _Silent(Console):
 
 
 class _Recorder:
-    """Keeps every row of metrics: of epochs, of tests, and the accounts in the end."""
+    """Keeps every row of metrics: of epochs, of evaluations, and the accounts in the end."""
 
     def __init__(self) -> None:
         self._rows: list[Metrics] = []
@@ -108,13 +112,13 @@ class _Counts(NamedTuple):
 
 
 class _Watch:
-    """Looks at a pipeline's counters ten times a second, and stops it when it has learned for so many seconds."""
+    """Looks at a pipeline's counters ten times a second, and stops it when it has learned for long enough."""
 
     def __init__(self, pipeline: Pipeline, seconds: float, settle_seconds: float) -> None:
         self._pipeline = pipeline
         self._seconds = seconds
         self._settle_seconds = settle_seconds
-        self._costs = CostWatch(pipeline)
+        self._costs = CostWatch(pipeline, parallel_source(pipeline))
         self._waiting = Timed(pipeline.source.wait_for_work, time.perf_counter)
         pipeline.source.wait_for_work = self._waiting  # type: ignore[method-assign]
         self._window: tuple[_Counts, _Counts] | None = None
@@ -148,7 +152,7 @@ class _Watch:
             samples=pipeline.ledger.trained,
             episodes=pipeline.ledger.num_episodes,
             work_wait_seconds=self._waiting.seconds,
-            sample_wait_seconds=pipeline.trainer.sample_wait_seconds,
+            sample_wait_seconds=lone_trainer(pipeline).sample_wait_seconds,
         )
 
     def close(self) -> None:
@@ -169,7 +173,7 @@ def product_settings(changes: Mapping[str, Any] | None = None) -> Settings:
     values, overrides = load_config_file(PROJECT)
     settings = choose_settings(values, overrides, changes or {}, has_gpu=has_gpu).settings
     # Compiled before any clock runs, or every collector would compile for itself while it is measured.
-    return replace(settings, emulator=choose_emulator(settings.emulator, print))
+    return settings.changed(EMULATOR=choose_emulator(settings.play.emulator, print))
 
 
 def product_device(settings: Settings) -> torch.device:
@@ -188,11 +192,25 @@ def nes_py_changes() -> dict[str, Any]:
     }
 
 
-def connect_silently(settings: Settings, on_line: Callable[[str], None] = lambda text: None) -> Pipeline:
+def connect_silently(
+    settings: Settings, on_line: Callable[[str], None] = lambda text: None, sinks: Sequence[MetricSink] = ()
+) -> Pipeline:
     """The pipeline, ready to start."""
     plan = make_plan(settings, serial=False)
     prepare(plan)
-    return connect(settings, plan, _Silent(on_line), serial=False)
+    return connect(settings, plan, _Silent(on_line), sinks, serial=False)
+
+
+def lone_trainer(pipeline: Pipeline) -> LoneTrainer:
+    """The product's trainer, which knows how long it waited."""
+    assert isinstance(pipeline.trainer, LoneTrainer)
+    return pipeline.trainer
+
+
+def parallel_source(pipeline: Pipeline) -> ParallelSource:
+    """Its collectors, which know more about themselves than the main loop asks for."""
+    assert isinstance(pipeline.source, ParallelSource)
+    return pipeline.source
 
 
 def run_product(
@@ -201,19 +219,19 @@ def run_product(
     weights: Mapping[str, torch.Tensor] | None = None,
     settle_seconds: float = 0.5,  # the first updates touch everything for the first time
 ) -> ProductFigures:
-    """Train, from some weights on where they are given, until it has learned for so long; read the telemetry."""
+    """Train, from some weights on where they are given, until it has learned for `seconds`; read the telemetry."""
     recorder = _Recorder()
     with tempfile.TemporaryDirectory() as folder:
         run = Run("benchmark", Path(folder) / "checkpoints", Path(folder) / "models")
-        settings = replace(settings, checkpoint_replay=False)  # saving it at the end would only take time
-        pipeline = connect_silently(settings)
+        settings = settings.changed(CHECKPOINT_REPLAY=False)  # saving it at the end would only take time
+        pipeline = connect_silently(settings, sinks=[recorder])
         if weights is not None:
-            pipeline.learner.load_policy(dict(weights))
+            pipeline.learner.networks.load_policy(dict(weights))
         watch = _Watch(pipeline, seconds, settle_seconds)
         limits = Limits(epochs=10**9, minutes=5 + seconds / 60)
         store = CheckpointStore(run.checkpoints, keep=1)
         try:
-            outcome = train(pipeline, limits, run, store, Reporter(_Silent(), [recorder]))
+            outcome = train(pipeline, settings.schedule, limits, run, store)
         finally:
             watch.close()
     if outcome.failure is not None:
@@ -221,7 +239,8 @@ def run_product(
     counts, costs = watch.take()
     epochs = recorder.epochs
     waits = [epoch["locks/hold_seconds"] * _odds(epoch["locks/contention_ratio"]) for epoch in epochs]
-    totals = pipeline.source.total_stats()
+    source = parallel_source(pipeline)
+    totals = source.total_stats()
     shares = {
         stat: [stats[stat] / stats[CollectorStat.RUNNING_SECONDS] for stats in totals]
         for stat in (CollectorStat.RING_WAIT_SECONDS, CollectorStat.THROTTLE_SECONDS, CollectorStat.CPU_SECONDS)
@@ -240,7 +259,7 @@ def run_product(
         ring_wait_share=Sample(shares[CollectorStat.RING_WAIT_SECONDS]).median,
         throttle_share=Sample(shares[CollectorStat.THROTTLE_SECONDS]).median,
         collector_cpu_share=sum(shares[CollectorStat.CPU_SECONDS]) / num_cores(),
-        drops=float(pipeline.source.consolidation.figures.drops),
+        drops=float(source.consolidation.figures.drops),
         costs_per_decision=costs.divided_by(max(1, counts.decisions)),
         core_shares=costs.divided_by(counts.seconds),
     )

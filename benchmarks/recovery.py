@@ -16,13 +16,18 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import Sample, StudyResult, as_is, at_most
-from benchmarks.product import PROJECT, connect_silently, product_settings
-from mario_rl.app.wiring import Pipeline
+from benchmarks.product import PROJECT, connect_silently, parallel_source, product_settings
 from mario_rl.channels.experience_ring import CollectorStat
 from mario_rl.collecting.supervisor import YOUNG_SECONDS
 from mario_rl.storage.checkpoints import CheckpointStore
+from mario_rl.training.pipeline import Pipeline
 
 QUESTION = "How long until everything plays again, or has ended, after a kill, a hang or a signal?"
+TEACHES = (
+    "A death is noticed at once, because the end of a process is an event for which nothing has to poll. Nearly all "
+    "of a restart is the import of torch. The faults and promises behind these figures are in "
+    "[reliability.md](reliability.md)."
+)
 SECONDS = {"quick": 15, "full": 300}
 HANG_SECONDS = 5.0  # the study does not wait for the twenty of config_optimized.py
 ENTRY = ("mario_rl_optimized.py", "config_optimized.py")
@@ -77,8 +82,9 @@ class _Collecting:
         self._ended = threading.Event()
         self._tending = threading.Thread(target=pipeline.source.wait_for_work, args=(self._ended.is_set, None))
         self._tending.start()
-        enough = pipeline.replay.num_streams * pipeline.replay.length if until_full else 1
-        pipeline.ledger.wait_until(lambda: pipeline.replay.num_rows >= enough, None)
+        replay = pipeline.saver.replay
+        enough = replay.num_streams * replay.length if until_full else 1
+        pipeline.ledger.wait_until(lambda: replay.num_rows >= enough, None)
 
     def _note(self, text: str) -> None:
         if match := re.search(r"\[COLLECTOR\] (\d+)", text):
@@ -86,7 +92,7 @@ class _Collecting:
 
     def restart(self, number: signal.Signals) -> tuple[float, float]:
         """Seconds from a signal to a collector until it is noticed, and until another one has played a chunk."""
-        source = self.pipeline.source
+        source = parallel_source(self.pipeline)
         if source.num_restarts:
             time.sleep(YOUNG_SECONDS + 1.0)  # those that die young again wait longer
         restarts, begun = source.num_restarts, time.perf_counter()
@@ -97,7 +103,7 @@ class _Collecting:
         return noticed - begun, time.perf_counter() - begun
 
     def close(self) -> None:
-        """End everybody."""
+        """End all processes."""
         self._ended.set()
         self.pipeline.ledger.wake()
         self._tending.join()
@@ -110,7 +116,7 @@ def _save(pipeline: Pipeline, repeats: int) -> list[float]:
         store = CheckpointStore(Path(folder), keep=1)
         for _ in range(repeats):
             begun = time.perf_counter()
-            pipeline.save(store, lambda: False)
+            pipeline.saver.save(store, is_best=False, should_abandon=lambda: False)
             seconds.append(time.perf_counter() - begun)
     return seconds
 
@@ -120,7 +126,7 @@ def _end_script(number: signal.Signals) -> float:
     with tempfile.TemporaryDirectory() as folder:
         for name in ENTRY:
             shutil.copy(PROJECT / name, folder)
-        buffer_size = product_settings().buffer_size  # which also compiles the emulator, where that is still to do
+        settings = product_settings()  # which also compiles the emulator, where that is still to do
         # Nearly without learning, so that replay is full within half a minute.
         options = ["--set", "REPLAY_RATIO=0.05", "--set", "PROCESSOR_LOG_SECONDS=1"]
         process = subprocess.Popen(
@@ -132,9 +138,9 @@ def _end_script(number: signal.Signals) -> float:
         )
         with process:
             try:
-                return _seconds_to_end(process, number, buffer_size)
+                return _seconds_to_end(process, number, settings.replay.buffer_size)
             except BaseException:
-                process.kill()  # or leaving the block would wait for a run that nobody ends
+                process.kill()  # or leaving the block would wait for a run that does not end
                 raise
 
 

@@ -33,7 +33,7 @@ def copy_rows(source: Rows, target: Rows) -> None:
 
 
 def write_chunks(writer: RingWriter, rows_per_second: float | None) -> None:
-    """The target of a writer process: chunks as fast as the ring takes them, or at a given pace, until nobody reads."""
+    """The target of a writer process: chunks as fast as the ring takes them, or at a given pace, while it is read."""
     shape = writer.memory.shape
     rows = synthetic_rows(shape.num_envs, shape.chunk_decisions)
     next_time = time.perf_counter()

@@ -3,6 +3,7 @@
 import multiprocessing
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from typing import Any
@@ -12,15 +13,31 @@ import numpy as np
 from benchmarks.measure import Sample, StudyResult, as_is, at_least, at_most, interleave, quotient
 from benchmarks.synthetic import copy_rows, start_writer, synthetic_rows
 from mario_rl.accounts.ledger import Ledger
-from mario_rl.channels.experience_ring import RingShape
 from mario_rl.collecting.consolidation import Consolidation, ConsolidationThread
+from mario_rl.collecting.rules import CollectingRules
 from mario_rl.experience import BYTES_PER_ROW, STACK_SIZE, Rows
 from mario_rl.replay.streams import ReplayStreams
 
 QUESTION = "How many experiences a second does each kind of channel carry, and what does receiving them cost?"
+TEACHES = (
+    "The ring spares what queues spend on pickling, on a pipe for the bulk of the data, and on two stacks of four "
+    "pictures where one picture is new. It carries far more than the fast emulator plays, so it is never the limit. "
+    "Between the ring and a plain copy lie a second copy, Python's work for each chunk, and caches."
+)
 SECONDS = {"quick": 11, "full": 125}
-SHAPE = RingShape(num_slots=16, num_envs=8, chunk_decisions=16)
-PACED_SHAPE = SHAPE._replace(num_slots=32)
+RULES = CollectingRules(
+    num_processes=1,
+    envs_per_process=8,
+    chunk_decisions=16,
+    rep_q_size=1_024,  # 16 chunks
+    when_ring_full="wait",
+    experience_batch_size=256,
+    max_restarts_per_hour=0,
+    hang_seconds=60.0,
+    processor_log_seconds=1e6,
+)
+PACED_RULES = replace(RULES, rep_q_size=2 * RULES.rep_q_size)
+SHAPE = RULES.ring_shape
 ROWS_PER_SECOND = 2_000.0
 
 PICKLED = "a queue, one pickled experience a put"
@@ -101,20 +118,13 @@ def _queue_rate(context: SpawnContext, put: Callable[[Any], None], rows_each: in
 class _Receiver:
     """A ring's reading end with its consolidation thread."""
 
-    def __init__(self, context: SpawnContext, shape: RingShape, rows_per_second: float | None) -> None:
+    def __init__(self, context: SpawnContext, rules: CollectingRules, rows_per_second: float | None) -> None:
         self.ledger = Ledger()
-        replay = ReplayStreams(shape.num_envs, 20_000)
-        self._process, self._reader = start_writer(context, shape, rows_per_second)
+        replay = ReplayStreams(rules.num_streams, 20_000)
+        self._process, self._reader = start_writer(context, rules.ring_shape, rows_per_second)
         consolidation = Consolidation([self._reader], replay, self.ledger)
         self._thread = ConsolidationThread(
-            context,
-            consolidation,
-            [self._reader],
-            self.ledger,
-            256,
-            lambda _: None,
-            lambda _: None,
-            figures_interval_seconds=1e6,
+            context, rules, consolidation, [self._reader], self.ledger, lambda _: None, lambda _: None
         )
         self._thread.start()
         self.ledger.wait_until(lambda: self.ledger.collected > 1_000, None)  # it has started and warmed up
@@ -127,7 +137,7 @@ class _Receiver:
 
 
 def _ring_rate(context: SpawnContext, seconds: float) -> float:
-    receiver = _Receiver(context, SHAPE, None)
+    receiver = _Receiver(context, RULES, None)
     before, begun = receiver.ledger.collected, time.perf_counter()
     time.sleep(seconds)
     measured = (receiver.ledger.collected - before) / (time.perf_counter() - begun)
@@ -157,7 +167,7 @@ def _consolidation_share(context: SpawnContext, seconds: float) -> float:
 
 
 def _consolidate(seconds: float, result: "Connection[float, None]") -> None:
-    receiver = _Receiver(multiprocessing.get_context("spawn"), PACED_SHAPE, ROWS_PER_SECOND)
+    receiver = _Receiver(multiprocessing.get_context("spawn"), PACED_RULES, ROWS_PER_SECOND)
     begun, cpu = time.perf_counter(), time.process_time()
     time.sleep(seconds)
     result.send((time.process_time() - cpu) / (time.perf_counter() - begun))

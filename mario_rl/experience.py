@@ -1,8 +1,8 @@
 """The one table of fields, shapes and types that crosses the process boundary.
 
 Every emulator leaves one row a tick. A row is normally an *experience*: the picture the agent saw, the action it took
-and the training reward that followed. The last picture of an episode gets a row of its own, marked FINAL: nobody acts
-on it, but a truncated episode bootstraps from it. Rings, replay and checkpoints are all laid out from this table.
+and the training reward that followed. The last picture of an episode gets a row of its own, marked FINAL: no action
+follows it, but a truncated episode bootstraps from it. Rings, replay and checkpoints are all laid out from this table.
 """
 
 from enum import IntFlag

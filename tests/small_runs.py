@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 
-from mario_rl.settings.schema import choose_settings, read_config_module
+from mario_rl.settings.choosing import choose_settings
+from mario_rl.settings.config_file import read_config_module
 from mario_rl.telemetry.console import Console
 
 PROJECT = Path(__file__).parent.parent

@@ -1,3 +1,4 @@
+import datetime
 import json
 import math
 import multiprocessing
@@ -7,21 +8,31 @@ import subprocess
 import sys
 import time
 import types
+from contextlib import closing
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from benchmarks.command_line import STUDIES, main
+from benchmarks.command_line import STUDIES, main, study_modules
 from benchmarks.cost_split import Timed
 from benchmarks.measure import (
     MissingPackageError,
     Sample,
     StudyResult,
+    as_is,
     at_least,
     at_most,
     interleave,
     quotient,
 )
 from benchmarks.noise import Noise
+from benchmarks.one_game import OneGame
+from benchmarks.report import make_page
+from benchmarks.results import FORMAT, Record, Results, read_results, write_results
+from mario_rl.environment.episodes import Episodes
+from mario_rl.experience import FIELDS, Mark, Rows
+from tests.rules import PLAY, TASK
 from tests.small_runs import PROJECT
 
 
@@ -51,7 +62,7 @@ def test_variants_take_turns_and_the_warm_up_is_left_out():
     assert quotient(samples["b"], samples["a"]).values == [4.0, 3.0]
 
 
-def test_goals_are_judged_by_the_median():
+def test_thresholds_are_judged_by_the_median():
     sample = Sample([1.0, 5.0, 6.0])
     assert at_least(sample, 5.0, "x").reached
     assert not at_least(sample, 5.5, "x").reached
@@ -65,9 +76,12 @@ def test_the_script_measures_a_study_and_writes_what_it_found(tmp_path):
     finished = run_script(*arguments)
     assert finished.returncode == 0, finished.stderr
     content = json.loads(result.read_text())
-    assert content["machine"]["cores"] >= 1
     study = content["studies"]["gil"]
-    assert len(study["rows"]) == 1 + 2 * 3  # nobody trains; three ways of sampling with one worker and with four
+    assert study["machine"]["cores"] >= 1
+    assert study["quick"] is True
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", study["commit"])
+    assert study["seconds"] > 0
+    assert len(study["rows"]) == 1 + 2 * 3  # no training; three ways of sampling with one worker and with four
     assert all(ratio["value"] > 0 for ratio in study["ratios"].values())
     assert (tmp_path / "charts" / "gil.png").read_bytes().startswith(b"\x89PNG")
 
@@ -99,7 +113,7 @@ def test_wrong_input_is_refused_in_one_sentence(arguments, capsys):
 
 
 def test_what_is_no_ordinary_file_is_never_replaced(tmp_path, capsys):
-    os.mkfifo(tmp_path / "pipe")  # a device would be lost for everybody if this were to fail
+    os.mkfifo(tmp_path / "pipe")  # a device would be lost if this were to fail
     assert main(["--study", "gil", "--json", str(tmp_path / "pipe")]) == 2
     assert "no ordinary file" in capsys.readouterr().err
     assert (tmp_path / "pipe").is_fifo()
@@ -114,7 +128,7 @@ def test_charts_are_not_drawn_into_a_file(tmp_path, capsys):
 def use_studies(monkeypatch, **studies):
     """Put other studies in the place of the real ones."""
     for name, run in studies.items():
-        module = types.SimpleNamespace(QUESTION="What?", SECONDS={"quick": 1, "full": 1}, run=run)
+        module = types.SimpleNamespace(QUESTION="What?", TEACHES="This.", SECONDS={"quick": 1, "full": 1}, run=run)
         monkeypatch.setitem(sys.modules, f"benchmarks.{name}", module)
     monkeypatch.setattr("benchmarks.command_line.STUDIES", tuple(studies))
 
@@ -145,6 +159,82 @@ def test_a_study_that_fails_does_not_take_the_others_with_it(monkeypatch, tmp_pa
     assert list(content["left_out"]) == ["locks", "replay"]
     assert content["studies"]["gil"]["rows"] == [{"a": 1}, {"b": 2, "c": 3}]
     assert 0 <= content["studies"]["gil"]["noise"]["others_share"] <= 1
+
+
+def test_a_study_that_is_measured_again_replaces_its_entry_and_others_stay(monkeypatch, tmp_path):
+    def missing(_quick):
+        raise MissingPackageError("a package is not installed")
+
+    result = tmp_path / "result.json"
+    monkeypatch.setattr("benchmarks.command_line.git_commit", lambda: "first")
+    use_studies(monkeypatch, gil=small_result, locks=small_result, replay=small_result, publish=missing)
+    assert main(["--quick", "--json", str(result)]) == 0
+    before = json.loads(result.read_text())
+    monkeypatch.setattr("benchmarks.command_line.git_commit", lambda: "second")
+    use_studies(monkeypatch, gil=small_result, locks=small_result, replay=missing, publish=small_result)
+    assert main(["--study", "locks", "--study", "replay", "--study", "publish", "--json", str(result)]) == 0
+    after = json.loads(result.read_text())
+    assert {name: study["commit"] for name, study in after["studies"].items()} == {
+        "gil": "first",
+        "locks": "second",
+        "replay": "first",  # left out this time
+        "publish": "second",
+    }
+    assert after["studies"]["gil"] == before["studies"]["gil"]
+    assert (before["studies"]["locks"]["quick"], after["studies"]["locks"]["quick"]) == (True, False)
+    assert (list(before["left_out"]), list(after["left_out"])) == (["publish"], ["replay"])
+    today = datetime.datetime.now(datetime.UTC).date()
+    assert today - datetime.date.fromisoformat(after["studies"]["locks"]["date"]) <= datetime.timedelta(days=1)
+
+
+OURS = {"format": FORMAT, "studies": {}, "left_out": {}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"[" * 100_000,
+        json.dumps(OURS | {"format": "another"}).encode(),
+        json.dumps({"machine": {}, "studies": {}}).encode(),
+        json.dumps(OURS | {"studies": {"gil": {"rows": []}}}).encode(),
+        json.dumps(OURS | {"studies": []}).encode(),
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused_and_stays_as_it_is(content, tmp_path, capsys):
+    file = tmp_path / "result.json"
+    file.write_bytes(content)
+    assert main(["--study", "gil", "--json", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "not a results file" in captured.err
+    assert not captured.out  # nothing was measured
+    assert file.read_bytes() == content
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    ratios = {
+        "a": at_least(Sample([1.0, 2.0]), 1.0, "x"),
+        "b": as_is(Sample([0.5]), "share"),
+    }
+    machine = {"cpu": "some", "cores": 2}
+    noise = Noise(0.25, 0.0, 100.0, 98.0)
+    record = Record("2026-11-18", "abc", machine, False, 1.5, noise, StudyResult([{"a": "1"}], ratios, ["note"]))
+    results = Results({"gil": record, "locks": record._replace(noise=None, seconds=None)}, {"replay": "left out"})
+    write_results(tmp_path / "result.json", results)
+    assert read_results(tmp_path / "result.json") == results
+
+
+def test_figures_that_are_not_a_number_are_read_back_as_such(tmp_path):
+    noise = Noise(0.25, math.nan, math.nan, math.nan)
+    record = Record("2026-11-18", "abc", {}, False, None, noise, small_result(False))
+    write_results(tmp_path / "result.json", Results({"gil": record}, {}))
+    read = read_results(tmp_path / "result.json").studies["gil"]
+    assert math.isnan(read.result.ratios["unknown"].value)
+    assert str(read.noise) == "other processes used 25% of the CPU"
+    assert read.noise.is_loud
 
 
 def test_a_missing_package_is_no_failure(monkeypatch):
@@ -217,7 +307,7 @@ def test_quartiles_stay_within_what_was_measured():
     assert (Sample([3.0]).low, Sample([3.0]).high) == (3.0, 3.0)
 
 
-def test_a_goal_is_not_judged_by_what_is_not_a_number():
+def test_a_threshold_is_not_judged_by_what_is_not_a_number():
     nothing = quotient(Sample([1.0]), Sample([0.0]))
     assert at_least(nothing, 1.0, "x").reached is None
     assert at_most(nothing, 1.0, "x").reached is None
@@ -227,6 +317,111 @@ def test_the_cost_split_adds_up_what_a_function_takes_by_its_clock():
     timed = Timed(lambda amount, factor: amount * factor, iter([1.0, 3.5, 10.0, 10.25]).__next__)
     assert (timed(2, factor=3), timed(4, factor=1)) == (6, 4)
     assert timed.seconds == 2.75
+
+
+def test_a_design_that_plays_one_game_sees_and_earns_what_the_product_trains_on():
+    num_ticks = 400
+    rng = np.random.default_rng(0)
+    rows = Rows(*(np.zeros((1, num_ticks + 1, *field.shape), field.dtype) for field in FIELDS))
+    num_terminated = num_truncated = 0
+    with closing(Episodes(PLAY, TASK, 1, rng)) as episodes, closing(OneGame(PLAY, TASK, 0)) as game:
+        episodes.draw(rows.frame, 0)
+        stack, over = game.reset(), False
+        shown = [rows.frame[0, 0]] * 4
+        for tick in range(num_ticks):
+            assert np.array_equal(stack, shown)
+            # Now and then the joypad is left alone until the episode is cut.
+            action = 0 if tick % 80 < 40 else int(rng.integers(game.num_actions))
+            episodes.play(np.array([action]), rows, tick, rows.frame, tick + 1)
+            picture = rows.frame[0, tick + 1]
+            if over:  # the product spends a tick on the last picture, and begins anew meanwhile
+                assert rows.marks[0, tick] & Mark.FINAL
+                stack, over = game.reset(), False
+                shown = [picture] * 4
+                continue
+            stack, reward, terminated, truncated = game.step(action)
+            assert reward == pytest.approx(rows.reward[0, tick], rel=1e-6)
+            assert terminated == bool(rows.marks[0, tick] & Mark.TERMINATED)
+            assert (truncated and not terminated) == bool(rows.marks[0, tick] & Mark.TRUNCATED)
+            over = terminated or truncated
+            num_terminated += terminated
+            num_truncated += truncated
+            shown = [*shown[1:], picture]
+    assert num_terminated
+    assert num_truncated
+
+
+def test_a_design_that_plays_one_game_is_shown_the_buttons_that_it_holds():
+    with closing(OneGame(PLAY, TASK, 0)) as game:
+        assert not game.reset()[:, :8, :16].any()
+        stack = game.step(2)[0]  # right and A
+        assert (stack[-1, :8, :8] == 255).all()
+        assert not stack[-1, :8, 8:16].any()
+        assert not stack[:-1, :8, :16].any()  # nor was anything held before
+
+
+def test_one_game_begins_after_some_idle_frames_as_the_product_s_do():
+    rules = replace(TASK, noop_start_max_frames=30)
+    with closing(OneGame(PLAY, rules, 0)) as game:
+        beginnings = {game.reset().tobytes() for _ in range(40)}
+    assert len(beginnings) > 1
+
+
+def test_the_page_about_benchmarks_is_made_of_the_results_file():
+    """Edit benchmarks/ or measure again, then run `python benchmark_performance.py --report`."""
+    docs = PROJECT / "docs"
+    assert (docs / "benchmarks.md").read_text() == make_page(read_results(docs / "benchmarks.json"), study_modules())
+
+
+def test_the_page_about_benchmarks_fits_a_screen():
+    for line in (PROJECT / "docs" / "benchmarks.md").read_text().splitlines():
+        if line.startswith("|"):
+            assert max(len(cell.strip()) for cell in line.split("|")) <= 160
+        elif not line.startswith("#"):
+            assert len(line) <= 120
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_what_a_study_teaches_takes_three_sentences_at_most(study):
+    assert 1 <= len(re.findall(r"[.!?](?:\s|$)", study_modules()[study].TEACHES)) <= 3
+
+
+def test_the_report_is_written_with_its_charts(monkeypatch, tmp_path, capsys):
+    ratios = {
+        "gain": at_least(Sample([2.0, 3.0]), 1.0, "x"),
+        "loss | waste": at_most(Sample([0.5]), 0.1, "share"),
+        "unknown": at_least(Sample([math.nan]), 1.0, "x"),
+    }
+    rows = [{"a": "1", "b": "2"}, {"c": "3"}]
+    record = Record("2026-11-18", "0123456789-dirty", {"cpu": "one"}, True, 5.0, None, StudyResult(rows, ratios, []))
+    loud = Noise(others_share=0.4, stolen_share=0.0, gigaflops_before=100.0, gigaflops_after=99.0)
+    others = {"locks": record._replace(machine={"cpu": "another"}, noise=loud)}
+    write_results(tmp_path / "benchmarks.json", Results(others | {"gil": record}, {}))
+    use_studies(monkeypatch, gil=small_result, locks=small_result, replay=small_result)
+    monkeypatch.setattr("benchmarks.command_line.DOCS", tmp_path)
+    assert main(["--report"]) == 0
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert str(tmp_path / "benchmarks.md") in capsys.readouterr().out
+    assert re.findall(r"^## `(\w+)`: What\?$", page, flags=re.MULTILINE) == ["gil", "locks"]
+    assert "| gain | **2.5×** | 2.25× – 2.75× | ≥ 1 ✓ |" in page
+    assert r"| loss \| waste | **50.00%** | 50.00% – 50.00% | ≤ 0.1 **missed** |" in page
+    assert "| unknown | **unknown** | unknown – unknown | ≥ 1 |" in page
+    assert "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n| c |\n| --- |\n| 3 |\n" in page
+    assert "Commit 0123456 with changes, 2026-11-18, a quick run, 5 s; noise was not recorded." in page
+    assert "other processes used 40% of the CPU" in page
+    assert "one, ? cores" in page
+    assert "another, ? cores" in page
+    assert (tmp_path / "media" / "benchmarks" / "gil.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_a_report_without_results_is_refused_in_one_sentence(content, monkeypatch, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "benchmarks.json").write_bytes(content)
+    monkeypatch.setattr("benchmarks.command_line.DOCS", tmp_path)
+    assert main(["--report"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "benchmarks.md").exists()
 
 
 @pytest.mark.long

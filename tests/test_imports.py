@@ -1,49 +1,83 @@
-"""The architecture is the import direction: lower layers know nothing of higher ones."""
+"""The architecture is the import direction: lower folders know nothing of higher ones."""
 
 import ast
+from functools import cache
 from pathlib import Path
+
+import pytest
+
+from mario_rl.machine.compiling import SOURCES
 
 PACKAGE = Path(__file__).parent.parent / "mario_rl"
 
-# Lowest first. A module may import from its own layer's package and from lower layers, never upwards.
-LAYERS = (
-    ("errors", "compiling", "machine", "experience"),
+# Lowest first. A folder imports from lower ranks only: neither upwards nor from its neighbours in the same rank.
+RANKS = (
+    ("errors", "ranges", "experience"),
+    ("saved_part", "machine"),
     ("emulation", "channels", "replay"),
-    ("environment", "agent"),
-    ("storage", "telemetry", "settings", "accounts", "collecting", "learning", "evaluation"),
-    ("app", "training"),
+    ("environment",),
+    ("agent",),
+    ("storage",),
+    ("telemetry",),
+    ("accounts",),
+    ("collecting", "learning", "evaluation"),
+    ("training",),
+    ("settings",),
+    ("app",),
 )
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
+MODULES = {path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
 
 
-def _imports():
-    """(importing part, imported part) for every import of our own package, inside functions too."""
-    for path in PACKAGE.rglob("*.py"):
-        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if part == "__init__":
+@cache
+def _imported(path):
+    """The modules of our own package that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mario_rl"):
-                modules = node.module.split(".")[1:2] or [alias.name for alias in node.names]
-            elif isinstance(node, ast.Import):
-                modules = [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("mario_rl.")]
-            else:
-                continue
-            yield from ((part, module) for module in modules if module != part)
+        for name in names:
+            module = PACKAGE.parent / (name.replace(".", "/") + ".py")
+            if module in MODULES:
+                found.add(module)
+    return found
 
 
-def test_every_part_has_its_layer():
-    parts = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
-    assert parts - {"__init__", "__pycache__"} == set(RANK)
+def _part(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def test_imports_go_down_only():
-    upwards = {(part, module) for part, module in _imports() if RANK[module] > RANK[part]}
-    assert not upwards
+def test_every_part_has_its_rank_and_few_modules_lie_at_the_root():
+    assert {_part(path) for path in MODULES} == set(RANK)
+    assert len([path for path in MODULES if path.parent == PACKAGE]) <= 4
 
 
-def test_collecting_and_learning_never_import_each_other():
-    pairs = set(_imports())
-    assert ("collecting", "learning") not in pairs
-    assert ("learning", "collecting") not in pairs
-    assert any(part == "collecting" for part, _ in pairs)  # the walk sees something
+@pytest.mark.parametrize("part", sorted(RANK))
+def test_imports_go_down_only(part):
+    pairs = [(path, module) for path in MODULES if _part(path) == part for module in _imported(path)]
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {module.relative_to(PACKAGE)}"
+        for path, module in pairs
+        if _part(module) != part and RANK[_part(module)] >= RANK[part]
+    ]
+    assert not wrong
+
+
+def test_the_walk_sees_imports():
+    assert PACKAGE / "errors.py" in _imported(PACKAGE / "emulation" / "rom.py")
+    assert PACKAGE / "settings" / "hardware.py" in _imported(PACKAGE / "app" / "session.py")  # from a folder
+    assert PACKAGE / "emulation" / "nes_py.py" in _imported(PACKAGE / "emulation" / "emulator.py")  # in a function
+
+
+def test_all_that_compiled_code_is_made_of_counts_for_the_cache():
+    """An edit in a file that the fingerprint misses would leave old code in the cache."""
+    compiling = PACKAGE / "machine" / "compiling.py"
+    needed = {path for path in MODULES if compiling in _imported(path)} | {compiling}
+    while more := {module for path in needed for module in _imported(path)} - needed:
+        needed |= more
+    assert len(needed) > 20
+    assert not {str(path.relative_to(PACKAGE)) for path in needed - set(SOURCES)}

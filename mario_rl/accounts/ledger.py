@@ -8,8 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from mario_rl.experience import EpisodeSummary
+from mario_rl.saved_part import check_counts, check_like
 from mario_rl.telemetry.locks import LockReport, TimedLock
+from mario_rl.telemetry.metrics import Metrics, Rates
 
 
 class Ledger:
@@ -24,6 +28,7 @@ class Ledger:
         self._new_episodes: list[EpisodeSummary] = []
         self._stop_reason: str | None = None
         self._failure: str | None = None
+        self._rates = Rates()
 
     @property
     def stop_reason(self) -> str | None:
@@ -36,7 +41,7 @@ class Ledger:
         return self._failure
 
     def add_collected(self, decisions: int, episodes: list[EpisodeSummary]) -> None:
-        """A commit has moved so many decisions into replay."""
+        """A commit has moved decisions into replay, and with them the ends of episodes."""
         with self._changed:
             self.collected += decisions
             self.num_episodes += len(episodes)
@@ -92,8 +97,24 @@ class Ledger:
                 "new_episodes": [list(episode) for episode in self._new_episodes],
             }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def metrics(self) -> Metrics:
+        """Of collecting and training together; rates since the last call."""
+        rates = self._rates.since({"run/decisions_per_second": self.collected})
+        return rates | {"replay/ratio": self.trained / max(1, self.collected)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+    def check(self, state: Any, tensors: dict[str, Tensor]) -> None:
+        """Counts, and finished episodes that no epoch has counted yet."""
+        episodes = [[0.0, 0, 0, False] for _ in state["new_episodes"]]  # as EpisodeSummary
+        check_like(state, self.state() | {"new_episodes": episodes}, "ledger")
+        check_counts(state, "ledger")
+
+    def load(self, state: Any, tensors: dict[str, Tensor]) -> list[str]:
         """From a checkpoint, before anything runs."""
         self.collected, self.trained = state["collected"], state["trained"]
         self.num_episodes = state["num_episodes"]
         self._new_episodes = [EpisodeSummary(*episode) for episode in state["new_episodes"]]
+        return []

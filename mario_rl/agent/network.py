@@ -1,30 +1,73 @@
-"""The BatchNorm convolutional Q-network, used by collectors and learner alike.
+"""The Q-network, used by collectors and learner alike: a trunk that sees, and a dueling head that values.
 
-Each convolution has no bias (BatchNorm's shift replaces it) and is followed by BatchNorm and an in-place ReLU. The
-hidden layer is followed by LayerNorm, which lets it learn faster (docs/learning.md). The head is dueling: a state value
-and advantages that are centred on their mean. Both are distributions: the logits of histograms (value_bins.py), or
-quantiles (value_quantiles.py).
+The trunk is chosen by name from TRUNKS. The hidden layer behind it is followed by LayerNorm, which lets it learn faster
+(docs/experiments.md). The head is dueling: a state value and advantages that are centred on their mean. Both are
+distributions: the logits of histograms (value_bins.py), or quantiles (value_quantiles.py).
 """
 
 import copy
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from mario_rl.agent.convolutions import BatchNormConvolutions
 from mario_rl.agent.value_bins import ValueBins
 from mario_rl.agent.value_quantiles import ValueQuantiles
-from mario_rl.experience import FRAME_SIZE, STACK_SIZE
+from mario_rl.environment.actions import ACTION_SETS
+from mario_rl.environment.task import PlayRules, TaskRules
+from mario_rl.ranges import Between, OneOf
 
-ValueHead = ValueBins | ValueQuantiles
-PICTURE_SCALE = 127.5  # half of a picture's range, and its middle
+FASTEST_PIXELS = 3.0  # that Mario runs in a frame, and so the largest raw reward
 
-# kernel, stride of the three convolutions: 84 -> 20 -> 9 -> 7 pixels
-_CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))
-# How far each batch moves BatchNorm's running statistics. The weights change with every update, so averages over many
-# batches belong to weights of the past, while one batch's own statistics are good to one percent: follow them quickly.
-# With torch's 0.1, acting and target networks had twice the error of the network in training (docs/learning.md).
-_STATISTICS_MOMENTUM = 0.5
+# A network is chosen here: a trunk is made from its channels, and is a file of its own.
+TRUNKS: dict[str, Callable[[tuple[int, int, int]], "Trunk"]] = {
+    "convolutions": BatchNormConvolutions,
+}
+
+
+class Trunk(Protocol):
+    """What makes features of pictures; an nn.Module."""
+
+    num_features: int
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """Features of scaled pictures."""  # [B, 4, 84, 84] float in -1..1 -> [B, ...]
+
+    def frozen(self) -> Callable[[Tensor], Tensor]:
+        """The trunk in eval mode with its present weights, for acting."""  # [B, 4, 84, 84] uint8 -> [B, ...]
+
+
+class ValueHead(Protocol):
+    """What a network's outputs mean: a distribution of values for each action."""
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The values that outputs stand for."""  # [..., n] -> [...]
+
+    def first_guess(self) -> Tensor:
+        """Where the output layer's bias begins."""  # [n]
+
+    def targets(self, next_outputs: Tensor, returns: Tensor, discounts: Tensor) -> Tensor:
+        """What the actions taken were worth, given the outputs that follow."""  # [B, n], [B], [B] -> [B, ...]
+
+    def target_values(self, targets: Tensor) -> Tensor:
+        """Targets as plain values."""  # [B, ...] -> [B]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """How far outputs are from their targets."""  # [B, n], [B, ...] -> [B]
+
+
+@dataclass(frozen=True)
+class NetworkRules:
+    """How large the network is, and of what kind."""
+
+    network: Annotated[str, OneOf(TRUNKS)]
+    network_channels: Annotated[tuple[int, int, int], Between(1, 4096)]
+    hidden_units: Annotated[int, Between(1, 65_536)]
+    value_head: Literal["histogram", "quantiles"]
+    value_bins: Annotated[int, Between(2, 1000)]
 
 
 class NetworkShape(NamedTuple):
@@ -37,6 +80,54 @@ class NetworkShape(NamedTuple):
     value_high: float = 9.0  # ... and ends
     value_bins: int = 60  # numbers that make up a value: the histogram's bins, or quantiles
     value_head: Literal["histogram", "quantiles"] = "histogram"
+    network: str = "convolutions"  # of TRUNKS
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "NetworkShape":
+        """As a file of any version tells it. ValueError, KeyError and TypeError where it is none.
+
+        Sizes are bounded as the settings are. What an older version did not choose has its default.
+        """
+        first, second, third = values["channels"]
+        low, high = float(values["value_low"]), float(values["value_high"])
+        head, network = values.get("value_head", "histogram"), values.get("network", "convolutions")
+        if head not in ("histogram", "quantiles") or network not in TRUNKS:
+            raise ValueError
+        shape = cls(
+            (first, second, third),
+            values["hidden_units"],
+            values["num_actions"],
+            low,
+            high,
+            values["value_bins"],
+            head,
+            network,
+        )
+        sizes = (*shape.channels, shape.hidden_units, shape.num_actions, shape.value_bins)
+        if not all(isinstance(size, int) and 1 <= size <= 65_536 for size in sizes):
+            raise ValueError
+        if not -1e6 < low < high < 1e6:  # nor anything that is not a number
+            raise ValueError
+        return shape
+
+
+def network_shape(rules: NetworkRules, play: PlayRules, task: TaskRules, gamma: float) -> NetworkShape:
+    """The network that fits a task. The values that can occur are those of a death, of the flag, or of running forever.
+
+    A little more than that is left on both sides: three deaths at once, and an eighth above the largest.
+    """
+    running = FASTEST_PIXELS * play.frame_skip * task.reward_scale / max(1.0 - gamma, 0.001)
+    low, high = -45.0 * task.reward_scale, max(running, task.flag_bonus) * 9 / 8
+    return NetworkShape(
+        channels=rules.network_channels,
+        hidden_units=rules.hidden_units,
+        num_actions=len(ACTION_SETS[play.actions]),
+        value_low=round(low, 6),
+        value_high=round(high, 6),
+        value_bins=rules.value_bins,
+        value_head=rules.value_head,
+        network=rules.network,
+    )
 
 
 class QNetwork(nn.Module):
@@ -45,18 +136,9 @@ class QNetwork(nn.Module):
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
-        layers: list[nn.Module] = []
-        size, inputs = FRAME_SIZE, STACK_SIZE
-        for outputs, (kernel, stride) in zip(shape.channels, _CONVOLUTIONS, strict=True):
-            layers += [
-                nn.Conv2d(inputs, outputs, kernel, stride, bias=False),
-                nn.BatchNorm2d(outputs, momentum=_STATISTICS_MOMENTUM),
-                nn.ReLU(inplace=True),
-            ]
-            size, inputs = (size - kernel) // stride + 1, outputs
-        self.features = nn.Sequential(*layers)
+        self.features = TRUNKS[shape.network](shape.channels)
         # Both streams of the dueling head in one matrix: one large multiplication instead of two.
-        self.hidden = nn.Linear(inputs * size * size, 2 * shape.hidden_units)
+        self.hidden = nn.Linear(self.features.num_features, 2 * shape.hidden_units)
         self.hidden_norm = nn.LayerNorm(2 * shape.hidden_units)
         self.value = nn.Linear(shape.hidden_units, shape.value_bins)
         self.advantage = nn.Linear(shape.hidden_units, shape.num_actions * shape.value_bins)
@@ -87,7 +169,7 @@ class QNetwork(nn.Module):
         return self._outputs(self.features(pictures).flatten(1))
 
     def values(self, features: Tensor) -> Tensor:
-        """Q-values from what the convolutions have made of the pictures."""  # [B, features] -> [B, actions]
+        """Q-values from what the trunk has made of the pictures."""  # [B, features] -> [B, actions]
         return self.head.mean(self._outputs(features))
 
     def _outputs(self, features: Tensor) -> Tensor:
@@ -103,17 +185,6 @@ def _make_head(shape: NetworkShape) -> ValueHead:
     if shape.value_head == "quantiles":
         return ValueQuantiles(shape.value_bins)
     return ValueBins(shape.value_low, shape.value_high, shape.value_bins)
-
-
-def scale_pictures(stacks: Tensor, out: Tensor | None = None) -> Tensor:
-    """uint8 stacks as the network wants them: -1..1, channels last; into `out` where one is given.
-
-    Centred, because the mean of a convolution's output is its weights times the mean of its input: with 0..1 every
-    update moves that mean by a large part of its spread, and BatchNorm's running statistics are always behind.
-    """
-    if out is None:
-        out = torch.empty(stacks.shape, device=stacks.device, memory_format=torch.channels_last)
-    return out.copy_(stacks).sub_(PICTURE_SCALE).mul_(1 / PICTURE_SCALE)
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 A regression with Huber's loss settles near the median: of a jump that fails one time in five it hardly notices the
 failures. Squares find the mean, but one surprise moves them as much as a hundred ordinary errors. A classification into
-bins finds the mean as well, and no sample pulls harder than another (docs/learning.md). The goal of a single sample is
+bins finds the mean as well, and no sample pulls harder than another (docs/method.md). The target of a single sample is
 spread over its neighbouring bins by a narrow bell curve, so that close values look alike.
 """
 
@@ -36,17 +36,17 @@ class ValueBins(nn.Module):
         """Where the output layer's bias begins: a bell curve around 0. Without it, the middle of all bins."""  # [bins]
         return -(self.centres**2) / 2
 
-    def goals(self, next_outputs: Tensor, returns: Tensor, discounts: Tensor) -> Tensor:
+    def targets(self, next_outputs: Tensor, returns: Tensor, discounts: Tensor) -> Tensor:
         """What the actions taken were worth, given the histograms that follow."""  # [B, bins], [B], [B] -> [B]
         return returns + discounts * self.mean(next_outputs)
 
-    def goal_values(self, goals: Tensor) -> Tensor:
-        """Goals as plain values."""  # [B] -> [B]
-        return goals
+    def target_values(self, targets: Tensor) -> Tensor:
+        """Targets as plain values."""  # [B] -> [B]
+        return targets
 
-    def losses(self, outputs: Tensor, goals: Tensor) -> Tensor:
-        """How far histograms are from their goals: the cross-entropy."""  # [B, bins], [B] -> [B]
-        return functional.cross_entropy(outputs, self.histogram(goals), reduction="none")
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """How far histograms are from their targets: the cross-entropy."""  # [B, bins], [B] -> [B]
+        return functional.cross_entropy(outputs, self.histogram(targets), reduction="none")
 
     def histogram(self, values: Tensor) -> Tensor:
         """What histograms of single values should be; those outside count as the nearest inside."""  # [B] -> [B, bins]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mario_rl.app.signals import StopSignals
-from mario_rl.errors import UserError
-from mario_rl.settings.schema import parse_assignments, shown
+from mario_rl.errors import UserError, shown
 
 if TYPE_CHECKING:
     from mario_rl.emulation.rules import Level
@@ -52,7 +51,7 @@ def _train(project: Path, words: list[str], stop: StopSignals) -> int:
 
 def _evaluate(_project: Path, words: list[str]) -> int:
     parser = _command_parser(
-        "evaluate", "Test a model: one greedy episode from each of 31 starts, and 100 sticky ones."
+        "evaluate", "Evaluate a model: one greedy episode from each of 31 starts, and 100 sticky ones."
     )
     parser.add_argument("model", metavar="MODEL", help="a .safetensors file, as in models/")
     parser.add_argument("--episodes", metavar="N", default="100", help="episodes with sticky actions (default: 100)")
@@ -177,7 +176,9 @@ def _training_parser() -> argparse.ArgumentParser:
         "finished run",
     )
     parser.add_argument(
-        "--from-best", action="store_true", help="resume from the checkpoint after the run's best test, not the newest"
+        "--from-best",
+        action="store_true",
+        help="resume from the checkpoint after the run's best evaluation, not the newest",
     )
     parser.add_argument("--init", metavar="MODEL", help="start from the weights of an exported model (.safetensors)")
     parser.add_argument("--seed", metavar="N", help="the same as --set SEED=N")
@@ -191,6 +192,7 @@ def _training_parser() -> argparse.ArgumentParser:
 
 def _wishes(options: argparse.Namespace) -> Any:
     from mario_rl.app.session import Wishes
+    from mario_rl.settings.choosing import parse_assignments
 
     shortcuts = {"SEED": options.seed, "WORLD": options.world, "STAGE": options.stage}
     given = [f"{name}={value}" for name, value in shortcuts.items() if value is not None]

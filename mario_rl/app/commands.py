@@ -12,10 +12,11 @@ from rich.table import Table
 
 from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.emulation.rules import Level
-from mario_rl.environment.episodes import TaskRules
+from mario_rl.environment.task import PlayRules
 from mario_rl.errors import UserError
-from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS, NUM_STARTS, Episode, Evaluation, evaluate, summarise
+from mario_rl.evaluation.episodes import NO_PROGRESS_DECISIONS, NUM_STARTS, evaluate
 from mario_rl.evaluation.recording import record
+from mario_rl.evaluation.results import Episode, Evaluation, summarise
 from mario_rl.machine.child_processes import use_one_thread
 from mario_rl.storage import runs
 from mario_rl.storage.files import replace_durably
@@ -31,20 +32,20 @@ class EvaluateWishes(NamedTuple):
     level: Level | None  # None: those the model was trained on
     sticky_episodes: int
     sticky: float
-    seed: int | None  # None: one that nobody has seen
+    seed: int | None  # None: a new one
     json: Path | None
 
 
 def run_evaluate(wishes: EvaluateWishes) -> int:
-    """Test a model, print a table, and write JSON where asked to."""
+    """Evaluate a model, print a table, and write JSON where asked to."""
     policy = read_policy(wishes.model)
     if wishes.json is not None:
         _check_writable(wishes.json)  # all episodes take a minute
     seed = secrets.randbits(32) if wishes.seed is None else wishes.seed
     levels = policy.levels if wishes.level is None else (wishes.level,)
-    task = _task(policy)
+    rules = _play_rules(policy)
     evaluations = [
-        evaluate(policy.network(), task, level, seed, wishes.sticky_episodes, wishes.sticky) for level in levels
+        evaluate(policy.network(), rules, level, seed, wishes.sticky_episodes, wishes.sticky) for level in levels
     ]
     for evaluation in evaluations:
         RichConsole().print(_table(wishes, evaluation, seed))
@@ -103,11 +104,10 @@ def run_record(wishes: RecordWishes) -> int:
     """Film one greedy episode."""
     policy = read_policy(wishes.model)
     level = wishes.level or policy.levels[0]
-    if _task(policy).emulator != "fast":
+    rules = _play_rules(policy)
+    if rules.emulator != "fast":
         raise UserError("record needs the fast emulator: pip install -r requirements.txt")
-    film = record(
-        policy.network(), level, policy.actions, policy.frame_skip, wishes.out, idle_frames=wishes.idle_frames
-    )
+    film = record(policy.network(), rules, level, wishes.out, idle_frames=wishes.idle_frames)
     ending = "cleared the level" if film.cleared else f"got to {film.distance:,} px"
     Console().line(f"{_printable(wishes.out)}: {ending} in {film.decisions:,} decisions; {film.frames:,} frames.")
     return 0
@@ -126,26 +126,19 @@ def _printable(path: Path) -> str:
     return str(path).encode(errors="replace").decode()
 
 
-def _task(policy: Policy) -> TaskRules:
+def _play_rules(policy: Policy) -> PlayRules:
+    """How a model is played, with whichever emulator there is."""
     check_rom("fast")
     use_one_thread()
-    return TaskRules(
-        levels=policy.levels,
-        actions=policy.actions,
-        emulator=choose_emulator("fast", Console().line),
-        frame_skip=policy.frame_skip,
-        noop_start_max_frames=NUM_STARTS - 1,
-        no_progress_decisions=NO_PROGRESS_DECISIONS,
-        reward_scale=1.0,
-        flag_bonus=0.0,
-        practice_share=0.0,
-    )
+    emulator = choose_emulator("fast", Console().line)
+    return PlayRules(policy.actions, emulator, policy.frame_skip, NO_PROGRESS_DECISIONS)
 
 
 def _table(wishes: EvaluateWishes, evaluation: Evaluation, seed: int) -> Table:
     table = Table(title=f"{wishes.model.name} on level {evaluation.level}", caption=f"seed {seed}")
-    for column in ("test", "episodes", "cleared", "clear rate", "mean distance", "mean reward", "mean decisions"):
-        table.add_column(column, justify="left" if column == "test" else "right")
+    table.add_column("episodes from")
+    for column in ("episodes", "cleared", "clear rate", "mean distance", "mean reward", "mean decisions"):
+        table.add_column(column, justify="right")
     _add_row(table, f"starts after 0-{NUM_STARTS - 1} idle frames", evaluation.starts)
     if evaluation.sticky:
         _add_row(table, f"sticky actions {wishes.sticky:g}", evaluation.sticky)
@@ -171,9 +164,9 @@ def _as_json(wishes: EvaluateWishes, evaluations: list[Evaluation], seed: int) -
         "mean_distance": total.mean_distance,
         "mean_reward": total.mean_reward,
         "episodes": [
-            {"level": str(evaluation.level), "test": test, **episode._asdict()}
+            {"level": str(evaluation.level), "half": half, **episode._asdict()}
             for evaluation in evaluations
-            for test, episodes in (("starts", evaluation.starts), ("sticky", evaluation.sticky))
+            for half, episodes in (("starts", evaluation.starts), ("sticky", evaluation.sticky))
             for episode in episodes
         ],
     }

@@ -47,7 +47,7 @@ class Listener:
         return self._connection.fileno()
 
     def wait(self, timeout_seconds: float | None = None) -> float:
-        """Sleep until somebody rings, the other end dies, or the time is over; how long that took, in seconds."""
+        """Sleep until it is rung, the other end dies, or the time is over; how long that took, in seconds."""
         begun = time.perf_counter()
         wait([self._connection], timeout_seconds)
         return time.perf_counter() - begun

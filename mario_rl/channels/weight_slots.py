@@ -2,8 +2,8 @@
 
 The learner fills the idle slot, writes its checksum, then raises the version. A collector copies the slot of the
 version it saw, and accepts the copy only if the version is still the same and the checksum agrees; otherwise it tries
-again. Nobody blocks, nothing is torn. What crosses is the `state_dict`: parameters *and* BatchNorm's running
-statistics, without which a network in eval mode acts on somebody else's activations.
+again. Neither side blocks, and nothing is torn. What crosses is the `state_dict`: parameters *and* BatchNorm's running
+statistics, without which a network in eval mode normalises by another network's activations.
 """
 
 import math
@@ -35,10 +35,10 @@ class _TensorPlace(NamedTuple):
 class WeightSlots:
     """The shared memory. One publisher, any number of subscribers; version 0 means nothing was published yet."""
 
-    def __init__(self, context: SpawnContext, state: dict[str, torch.Tensor]) -> None:
+    def __init__(self, context: SpawnContext, weights: dict[str, torch.Tensor]) -> None:
         self._places: list[_TensorPlace] = []
         offset = 0
-        for name, tensor in state.items():
+        for name, tensor in weights.items():
             place = _TensorPlace(name, tensor.dtype, tuple(tensor.shape), offset)
             self._places.append(place)
             offset += -(-place.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -51,12 +51,12 @@ class WeightSlots:
         """The newest complete version."""
         return int(self._version.array[0])
 
-    def publish(self, state: dict[str, torch.Tensor]) -> int:
+    def publish(self, weights: dict[str, torch.Tensor]) -> int:
         """Make these CPU tensors the newest version. Publisher only."""
         version = self.version + 1
         slot = version % NUM_SLOTS
         for name, shared in self._tensors(slot).items():
-            shared.copy_(state[name])
+            shared.copy_(weights[name])
         self._checksums.array[slot] = zlib.crc32(self._bytes.array[slot])
         self._version.array[0] = version
         return version

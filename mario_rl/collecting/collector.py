@@ -15,32 +15,37 @@ import numpy.typing as npt
 import torch
 
 from mario_rl.agent.acting import ActingNetwork
-from mario_rl.agent.exploration import EpsilonLadder, Explorer
+from mario_rl.agent.exploration import EpsilonLadder, ExplorationRules, Explorer
 from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.channels.control import Control
-from mario_rl.channels.experience_ring import CollectorStat, RingWriter, WhenFull
+from mario_rl.channels.experience_ring import CollectorStat, RingWriter
 from mario_rl.channels.weight_slots import WeightSlots
-from mario_rl.environment.episodes import Episodes, TaskRules
+from mario_rl.collecting.rules import CollectingRules
+from mario_rl.environment.episodes import Episodes
 from mario_rl.environment.stacks import PictureStacks
+from mario_rl.environment.task import PlayRules, TaskRules
 from mario_rl.experience import FIELDS, FRAME_SIZE, Mark, Rows
+from mario_rl.saved_part import check_like
 
-HEARTBEAT_SECONDS = 1.0  # a collector that waits gives a sign of life so often; one that plays, at every tick
+HEARTBEAT_SECONDS = 1.0  # between two signs of life of a collector that waits; one that plays gives one every tick
 
 
 class CollectorSetup(NamedTuple):
     """Everything a collector is told at its start; it travels to the child by pickling."""
 
     number: int
-    num_envs: int
-    chunk_decisions: int
+    collecting: CollectingRules
+    play: PlayRules
     task: TaskRules
+    exploration: ExplorationRules
     network: NetworkShape
     ladder: EpsilonLadder  # of all collectors' emulators
-    explore_right_probability: float
-    explore_max_hold: int
-    explore_sticky_probability: float
-    when_full: WhenFull
     seed: np.random.SeedSequence
+
+    @property
+    def num_envs(self) -> int:
+        """Emulators of this collector."""
+        return self.collecting.envs_per_process
 
 
 class Collector:
@@ -52,14 +57,9 @@ class Collector:
         self._slots = slots
         acting_seed, episodes_seed = setup.seed.spawn(2)
         self._explorer = Explorer(
-            setup.num_envs,
-            setup.task.actions,
-            setup.explore_right_probability,
-            setup.explore_max_hold,
-            setup.explore_sticky_probability,
-            np.random.default_rng(acting_seed),
+            setup.exploration, setup.num_envs, setup.play.actions, np.random.default_rng(acting_seed)
         )
-        self._episodes = Episodes(setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
+        self._episodes = Episodes(setup.play, setup.task, setup.num_envs, np.random.default_rng(episodes_seed))
         self._stacks = PictureStacks(setup.num_envs)
         # Where the picture after a chunk's last tick waits for the next chunk.
         self._pending = np.empty((setup.num_envs, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
@@ -78,15 +78,15 @@ class Collector:
 
     def collect_chunk(self, rows: Rows, beat: Callable[[], None] = lambda: None) -> bool:
         """Fill a chunk; False when the run was stopped in the middle of it."""  # rows: [envs, decisions, ...]
-        last_tick = self._setup.chunk_decisions - 1
+        num_ticks = self._setup.collecting.chunk_decisions
         rows.frame[:, 0] = self._pending[:, 0]
-        for tick in range(self._setup.chunk_decisions):
+        for tick in range(num_ticks):
             if self._control.stop:
                 return False
             beat()
             self._stacks.push(rows.frame[:, tick], self._episodes.at_start)
             actions = self._decide()
-            if tick < last_tick:
+            if tick < num_ticks - 1:
                 self._episodes.play(actions, rows, tick, rows.frame, tick + 1)
             else:
                 self._episodes.play(actions, rows, tick, self._pending, 0)
@@ -115,19 +115,31 @@ class Collector:
         return weights | {"stacks": stacks, "pending": torch.from_numpy(self._pending)}
 
     def fits(self, state: dict[str, Any]) -> bool:
-        """Whether `load` can continue from this state: the same emulator and level with as many games."""
-        return self._episodes.fits(state["episodes"])
+        """Whether `load` can continue from this state; one of another emulator, level or mode may be anything."""
+        return self._episodes.fits(state.get("episodes"))
+
+    def check(self, state: dict[str, Any]) -> None:
+        """ValueError where a state that fits is none of ours."""
+        self._episodes.check(state["episodes"])
+        check_like(state["explorer"], self._explorer.state(), "source.explorer")
+        actions = state["explorer"]["held"] + state["explorer"]["last"]
+        if not all(0 <= action < self._setup.network.num_actions for action in actions):
+            raise ValueError("source.explorer holds an action that there is not")
+
+    def acting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The weights among what `tensors` gave."""
+        return {name: tensors[f"acting.{name}"] for name in self._weights}
 
     def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Continue from a serial checkpoint."""
-        for name, tensor in self._weights.items():
-            tensor.copy_(tensors[f"acting.{name}"])
+        for name, tensor in self.acting_weights(tensors).items():
+            self._weights[name].copy_(tensor)
         self._acting.refresh()
         self.weights_version = self._slots.version
         self._stacks.pictures().copy_(tensors["stacks"])
         self._pending[:] = tensors["pending"].numpy()
-        self._episodes.load_state(state["episodes"])
-        self._explorer.load_state(state["explorer"])
+        self._episodes.load(state["episodes"])
+        self._explorer.load(state["explorer"])
 
     def close(self) -> None:
         """Free the emulators."""
@@ -137,7 +149,7 @@ class Collector:
 def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: RingWriter, control: Control) -> None:
     """A collector process's life: wait for permission and for a slot, take weights, fill the slot, hand it over."""
     stats = writer.memory.stats.array
-    spare = _private_rows(setup) if setup.when_full == "drop" else None
+    spare = _private_rows(setup) if setup.collecting.when_ring_full == "drop" else None
     begun, cpu_begun = time.perf_counter(), time.process_time()
 
     def beat() -> None:
@@ -173,7 +185,7 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
 
 
 def _private_rows(setup: CollectorSetup) -> Rows:
-    """A chunk that nobody will read: where rows go when the ring is full and may be dropped."""
-    leading = (setup.num_envs, setup.chunk_decisions)
+    """A chunk that is never handed over: where rows go when the ring is full and may be dropped."""
+    leading = (setup.num_envs, setup.collecting.chunk_decisions)
     columns: list[Any] = [np.zeros(leading + field.shape, field.dtype) for field in FIELDS]
     return Rows(*columns)

@@ -19,8 +19,10 @@ import numpy as np
 from mario_rl.accounts.ledger import Ledger
 from mario_rl.channels.doorbell import PeerGoneError, create_doorbell
 from mario_rl.channels.experience_ring import CollectorStat, RingReader
+from mario_rl.collecting.rules import CollectingRules
 from mario_rl.experience import Mark, Rows, finished_episodes
 from mario_rl.replay.streams import ReplayStreams
+from mario_rl.telemetry.console import processor_line
 
 logger = logging.getLogger(__name__)
 
@@ -111,22 +113,20 @@ class ConsolidationThread:
     def __init__(
         self,
         context: SpawnContext,
+        rules: CollectingRules,
         consolidation: Consolidation,
         readers: list[RingReader],
         ledger: Ledger,
-        batch_size: int,
         on_collector_gone: Callable[[int], None],
-        on_figures: Callable[[ProcessorFigures], None],
-        figures_interval_seconds: float,
+        on_line: Callable[[str], None],
     ) -> None:
+        self._rules = rules
         self._consolidation = consolidation
         self._readers = readers
         self._new_rings: queue.SimpleQueue[tuple[int, RingReader]] = queue.SimpleQueue()
         self._ledger = ledger
-        self._batch_size = batch_size
         self._on_collector_gone = on_collector_gone
-        self._on_figures = on_figures
-        self._figures_interval_seconds = figures_interval_seconds
+        self._on_line = on_line
         # A signal handler may only do what cannot deadlock: it rings, and this thread tells the ledger.
         self.stop_ringer, self._stop_listener = create_doorbell(context)
         self.stop_reason: str | None = None
@@ -164,7 +164,7 @@ class ConsolidationThread:
     def _move_until_stopped(self) -> None:
         alive = dict(enumerate(self._readers))
         deadline: float | None = None
-        next_figures = time.monotonic() + self._figures_interval_seconds
+        next_figures = time.monotonic() + self._rules.processor_log_seconds
         while not self._ending:
             wake_at = next_figures if deadline is None else min(deadline, next_figures)
             timeout = max(0.0, wake_at - time.monotonic())
@@ -180,12 +180,12 @@ class ConsolidationThread:
             waiting = self._consolidation.num_waiting
             if waiting and deadline is None:
                 deadline = time.monotonic() + MAX_DELAY_SECONDS
-            if waiting >= self._batch_size or (deadline is not None and time.monotonic() >= deadline):
+            if waiting >= self._rules.experience_batch_size or (deadline is not None and time.monotonic() >= deadline):
                 self._consolidation.commit()
                 deadline = None
             if time.monotonic() >= next_figures:
-                self._on_figures(self._consolidation.figures)
-                next_figures = time.monotonic() + self._figures_interval_seconds
+                self._on_line(processor_line(*self._consolidation.figures))
+                next_figures = time.monotonic() + self._rules.processor_log_seconds
         self._answer(alive)
         self._consolidation.commit()
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,13 +21,14 @@ from mario_rl.channels.doorbell import PeerGoneError
 from mario_rl.channels.experience_ring import CollectorStat, RingReader, RingShape, RingWriter, create_ring
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup, collect_until_stopped
+from mario_rl.collecting.rules import CollectingRules
 from mario_rl.machine.child_processes import ready_for_children, use_one_thread
 
 STOP_SECONDS = 3.0  # a collector looks at the stop flag every tick: 50 ms
 START_SECONDS = 120.0  # until the first heartbeat: torch is imported, and nes-py plays through eight title screens
-YOUNG_SECONDS = 10.0  # whoever dies younger, or hardly begins to play, waits longer and longer until the next start
+YOUNG_SECONDS = 10.0  # a collector that dies younger, or cannot start, waits longer and longer until its next start
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
-DOUBT_SECONDS = 2.0  # between a suspicion and a kill: after Ctrl-Z and fg, everybody's heartbeat looks old for a moment
+DOUBT_SECONDS = 2.0  # between a suspicion and a kill: after Ctrl-Z and fg, all heartbeats look old for a moment
 HOUR_SECONDS = 3600.0
 
 
@@ -46,20 +46,13 @@ def run_collector(
         collect_until_stopped(collector, setup, writer, control)
         collector.close()
     except PeerGoneError:
-        pass  # the learner is gone: there is nobody to play for
+        pass  # the learner is gone, and with it the reason to play
     except Exception:
         failures.send(traceback.format_exc())
         raise SystemExit(1) from None
     finally:
         failures.close()
         writer.close()
-
-
-class RestartRules(NamedTuple):
-    """When a collector counts as hung, and how often collectors may be started again."""
-
-    max_per_hour: int  # all collectors together
-    hang_seconds: float  # without a heartbeat
 
 
 @dataclass
@@ -83,19 +76,19 @@ class Supervisor:
     """All collector processes of a run."""
 
     context: SpawnContext
-    ring_shape: RingShape
-    num_collectors: int
+    rules: CollectingRules
     control: Control
-    rules: RestartRules
     on_notice: Callable[[str], None]  # a sentence for the user
     on_failure: Callable[[str], None]  # no more restarts: why
     on_restart: Callable[[int, RingReader], None]  # `readers` has a new one for this collector; the one before
     num_restarts: int = 0
     _cares: list[_Care] = field(default_factory=list)
     _restart_times: deque[float] = field(default_factory=deque)
+    ring_shape: RingShape = field(init=False)
 
     def __post_init__(self) -> None:
-        ends = [create_ring(self.context, self.ring_shape) for _ in range(self.num_collectors)]
+        self.ring_shape = self.rules.ring_shape
+        ends = [create_ring(self.context, self.ring_shape) for _ in range(self.rules.num_processes)]
         self._writers = [writer for writer, _ in ends]
         self.readers: list[RingReader] = [reader for _, reader in ends]
 
@@ -131,7 +124,7 @@ class Supervisor:
 
     @property
     def has_news(self) -> bool:
-        """Whether somebody died whom `tend` has not looked at yet."""
+        """Whether a collector died that `tend` has not looked at yet."""
         return any(care.is_gone and care.restart_at is None for care in self._cares)
 
     @property
@@ -165,10 +158,10 @@ class Supervisor:
     def _plan_restart(self, number: int, care: _Care, now: float, reason: str) -> None:
         while self._restart_times and now - self._restart_times[0] > HOUR_SECONDS:
             self._restart_times.popleft()
-        if len(self._restart_times) >= self.rules.max_per_hour:
-            limit = self.rules.max_per_hour
-            so_often = f"\nCollectors were started again {limit} times within an hour." if limit else ""
-            self.on_failure(reason + so_often)
+        if len(self._restart_times) >= self.rules.max_restarts_per_hour:
+            limit = self.rules.max_restarts_per_hour
+            count = f"\nCollectors were started again {limit} times within an hour." if limit else ""
+            self.on_failure(reason + count)
             care.restart_at = float("inf")
             return
         self._restart_times.append(now)
@@ -176,7 +169,7 @@ class Supervisor:
         pause = FIRST_PAUSE_SECONDS * 2**care.num_young_deaths if is_young else FIRST_PAUSE_SECONDS
         care.num_young_deaths = care.num_young_deaths + 1 if is_young else 0
         care.restart_at = now + min(pause, LONGEST_PAUSE_SECONDS)
-        count = f"{len(self._restart_times)} of {self.rules.max_per_hour} restarts within an hour"
+        count = f"{len(self._restart_times)} of {self.rules.max_restarts_per_hour} restarts within an hour"
         self.on_notice(f"{reason.rstrip()}\n[COLLECTOR] {number} is started again ({count}).")
 
     def _restart(self, number: int, care: _Care) -> None:
@@ -211,7 +204,7 @@ class Supervisor:
             if care.failures.poll(0):
                 return f"Collector {collector} failed:\n{care.failures.recv()}"
         care.process.join(STOP_SECONDS)
-        if care.process.is_alive():  # it has hung up and yet not ended: nobody would ever look after it again
+        if care.process.is_alive():  # it has hung up and yet not ended, and would never be looked after again
             care.process.kill()
             care.process.join()
         if care.hung_seconds is not None:
@@ -236,7 +229,7 @@ class Supervisor:
                 care.process.join()
 
     def close(self) -> None:
-        """Let go of the rings, once nobody reads them any more."""
+        """Let go of the rings, once they are no longer read."""
         for reader in self.readers:
             reader.close()
         for writer in self._writers:

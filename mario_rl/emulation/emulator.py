@@ -28,7 +28,7 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def empty(cls, num_games: int) -> "Outcomes":
-        """Room for so many games."""
+        """Room for `num_games` games."""
         return cls(
             np.zeros(num_games, np.float32),
             np.zeros(num_games, np.int32),
@@ -57,7 +57,7 @@ class Emulator(Protocol):
         pictures: FrameArray,  # [games, ticks, 84, 84]
         tick: int,
     ) -> None:
-        """Play each game for so many frames, or until it is done; or restart it. Then draw it at `tick`."""
+        """Play each game for `num_frames`, or until it is done; or restart it. Then draw it at `tick`."""
 
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now."""  # [games, ticks, 84, 84]

@@ -98,7 +98,7 @@ class Practice:
             "rng": self._rng.bit_generator.state,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         for name, array in (("trail", self._trail), ("pools", self._pools)):
             array[:] = np.frombuffer(base64.b64decode(state[name]), array.dtype).reshape(array.shape)

@@ -23,8 +23,8 @@ FRAMES_PER_SECOND = 60
 # nearest to the true speed: 1.1 times as fast.
 GIF_FRAME_STEP = 2
 GIF_DELAY_MILLISECONDS = 30
-# Unchanged pixels are left out where so many are in a row. In 1-1 at double size a picture takes 6.3 kB like this, 6.9
-# with none left out, and 7.3 with every single one.
+# Unchanged pixels are left out where at least this many are in a row. In 1-1 at double size a picture takes 6.3 kB like
+# this, 6.9 with none left out, and 7.3 with every single one.
 SHORTEST_RUN = 12
 SUFFIXES = (".mp4", ".gif")
 

@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from mario_rl.agent.network import QNetwork, scale_pictures
+from mario_rl.agent.acting import ActingNetwork
+from mario_rl.agent.network import QNetwork
 from mario_rl.emulation import rules
-from mario_rl.emulation.emulator import NO_RESTART, make_emulator
+from mario_rl.emulation.emulator import NO_RESTART
 from mario_rl.emulation.fast.colours import RGB
 from mario_rl.emulation.rules import Level
-from mario_rl.environment.actions import ACTION_SETS, DOWN, LEFT, NOOP, RIGHT, UP, A, ActionSet, B
-from mario_rl.environment.observation import show_buttons
+from mario_rl.environment.actions import DOWN, LEFT, NOOP, RIGHT, UP, A, B
+from mario_rl.environment.player import Player
 from mario_rl.environment.stacks import PictureStacks
+from mario_rl.environment.task import PlayRules
 from mario_rl.evaluation.films import FRAMES_PER_SECOND, FilmError, Picture, open_film
-from mario_rl.evaluation.playing import NO_PROGRESS_DECISIONS
 from mario_rl.experience import FRAME_SIZE
 
 # The film goes on after the episode: until the flag is down, or until one has seen what Mario died of.
@@ -80,15 +80,7 @@ class Recorded(NamedTuple):
 
 
 def record(
-    network: QNetwork,
-    level: Level,
-    actions: ActionSet,
-    frame_skip: int,
-    out: Path,
-    *,
-    idle_frames: int = 0,
-    scale: int = 2,
-    no_progress_decisions: int = NO_PROGRESS_DECISIONS,
+    network: QNetwork, play: PlayRules, level: Level, out: Path, *, idle_frames: int = 0, scale: int = 2
 ) -> Recorded:
     """Film one greedy episode; `network` is on the CPU and in eval mode."""
     assert not network.training, "BatchNorm would normalise by a batch of one"
@@ -97,7 +89,7 @@ def record(
     with open_film(out, PALETTE, scale) as film:
         game = ColourGame(level)
         num_frames = 0
-        for shot in play_greedily(network, level, actions, frame_skip, idle_frames, no_progress_decisions):
+        for shot in play_greedily(network, play, level, idle_frames):
             for screen in game.play(shot.buttons, shot.num_frames):
                 film.add(with_joypad(screen, shot.buttons, shot.value))
                 num_frames += 1
@@ -119,32 +111,26 @@ class Shot(NamedTuple):
     num_decisions: int
 
 
-def play_greedily(
-    network: QNetwork, level: Level, actions: ActionSet, frame_skip: int, idle_frames: int, no_progress_decisions: int
-) -> Iterator[Shot]:
-    """One episode in the training's emulator: the idle start, then a shot a decision."""
-    with closing(make_emulator("fast", [level])) as emulator:
-        outcomes, ram = emulator.outcomes, emulator.ram(0)
-        pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
-        emulator.step(np.zeros(1, np.uint8), frame_skip, np.array([idle_frames], np.int32), pictures, 0)
-        show_buttons(pictures[:, 0], np.zeros(1, np.uint8))
-        stacks = PictureStacks(1)
-        stacks.push(pictures[:, 0], begins=np.array([True]))
-        distance = int(outcomes.x[0])
-        yield Shot(NOOP, idle_frames, None, ram, False, distance, 0)
-        num_decisions = progress_decisions = 0
-        while not outcomes.done[0] and num_decisions - progress_decisions < no_progress_decisions:
-            with torch.inference_mode():
-                value, action = network(scale_pictures(stacks.pictures()))[0].max(dim=0)
-            buttons = ACTION_SETS[actions][int(action)]
-            held = np.array([buttons], np.uint8)
-            emulator.step(held, frame_skip, np.array([NO_RESTART], np.int32), pictures, 0)
-            show_buttons(pictures[:, 0], held)
-            stacks.push(pictures[:, 0], begins=np.array([False]))
-            num_decisions += 1
-            if outcomes.x[0] > distance:
-                distance, progress_decisions = int(outcomes.x[0]), num_decisions
-            yield Shot(buttons, frame_skip, float(value), ram, bool(outcomes.flag[0]), distance, num_decisions)
+def play_greedily(network: QNetwork, play: PlayRules, level: Level, idle_frames: int) -> Iterator[Shot]:
+    """One episode as evaluation plays it: the idle start, then a shot a decision."""
+    acting, stacks = ActingNetwork(network), PictureStacks(1)
+    pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
+    with closing(Player(play, [level])) as player:
+
+        def shoot(action: int, restart: int, num_frames: int, value: float | None) -> tuple[Shot, bool]:
+            """A tick, and whether the episode is over."""
+            result = player.tick(np.array([action]), np.array([restart], np.int32), pictures, 0)
+            stacks.push(pictures[:, 0], player.at_start)
+            figures = bool(player.cleared[0]), int(player.distances[0]), int(player.num_decisions[0])
+            shot = Shot(int(player.held[0]), num_frames, value, player.emulator.ram(0), *figures)
+            return shot, bool(result.over[0])
+
+        shot, is_over = shoot(0, idle_frames, idle_frames, None)
+        yield shot
+        while not is_over:
+            action, value = acting.best_action(stacks.pictures())
+            shot, is_over = shoot(action, NO_RESTART, play.frame_skip, value)
+            yield shot
 
 
 class ColourGame:

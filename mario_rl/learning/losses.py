@@ -1,4 +1,4 @@
-"""The goal and the loss of Q-learning, as pure functions of networks and tensors."""
+"""The target and the loss of Q-learning, as pure functions of networks and tensors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,11 +12,11 @@ OutputFunction = Callable[[Tensor], Tensor]  # scaled pictures [B, 4, 84, 84] ->
 
 
 class MicroBatch(NamedTuple):
-    """What one forward and backward works on: with its goals, or with what they are computed from."""
+    """What one forward and backward works on: with its targets, or with what they are computed from."""
 
     states: Tensor  # [B, 4, 84, 84] float, channels last
     actions: Tensor  # [B] int64
-    goals: Tensor | None  # [B, ...] where the sampling thread has computed them
+    targets: Tensor | None  # [B, ...] where the sampling thread has computed them
     next_states: Tensor | None  # [B, 4, 84, 84] the state n steps on, where it has not
     returns: Tensor  # [B] discounted sum of the rewards in between
     discounts: Tensor  # [B] gamma ** steps, or 0 where the episode terminated
@@ -32,7 +32,7 @@ class LossFigures(NamedTuple):
 
 
 @torch.no_grad()
-def double_q_goals(
+def double_q_targets(
     online: OutputFunction,
     target: OutputFunction,
     head: ValueHead,
@@ -47,25 +47,25 @@ def double_q_goals(
     """
     best_actions = head.mean(online(next_states)).argmax(dim=1)
     next_outputs = _of_actions(target(next_states), best_actions).float()
-    return head.goals(next_outputs, returns, discounts)
+    return head.targets(next_outputs, returns, discounts)
 
 
 def double_q_loss(
     online: OutputFunction, online_eval: OutputFunction, target: OutputFunction, head: ValueHead, batch: MicroBatch
 ) -> LossFigures:
-    """How far the outputs for the actions taken are from their goals.
+    """How far the outputs for the actions taken are from their targets.
 
     `online` runs in train mode and normalises with this batch; `online_eval` is the same network in eval mode.
     """
-    goals = batch.goals
-    if goals is None:
+    targets = batch.targets
+    if targets is None:
         assert batch.next_states is not None
-        goals = double_q_goals(online_eval, target, head, batch.next_states, batch.returns, batch.discounts)
+        targets = double_q_targets(online_eval, target, head, batch.next_states, batch.returns, batch.discounts)
     taken = _of_actions(online(batch.states), batch.actions).float()  # [B, n]
-    losses = head.losses(taken, goals)
+    losses = head.losses(taken, targets)
     loss = losses.mean() if batch.weights is None else (batch.weights * losses).mean()
     values = head.mean(taken.detach())
-    return LossFigures(loss, (head.goal_values(goals) - values).abs(), values.mean())
+    return LossFigures(loss, (head.target_values(targets) - values).abs(), values.mean())
 
 
 def _of_actions(outputs: Tensor, actions: Tensor) -> Tensor:  # [B, actions, n], [B] -> [B, n]

@@ -5,7 +5,7 @@ import threading
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mario_rl.channels.weight_slots import WeightSlots
 
@@ -32,14 +32,8 @@ class WeightPublisher:
             self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
             self._thread.start()
 
-    @property
-    def snapshot(self) -> dict[str, Tensor]:
-        """The weights last published, once they have arrived."""
-        with self._snapshot_free:
-            return self._snapshot
-
     def publish(self, num_updates: int) -> bool:
-        """Start publishing the network as it is after so many updates; False when that was published already."""
+        """Start publishing the network as it is after these updates; False when that was published already."""
         if num_updates == self._published_updates:
             return False
         self._published_updates = num_updates
@@ -62,11 +56,14 @@ class WeightPublisher:
         """The count of updates was set back: the next publication is new, whatever its number."""
         self._published_updates = -1
 
-    def republish(self, state: dict[str, Tensor]) -> None:
-        """Bring back what an exact resume was acting with. Only before anything runs."""
-        for name, tensor in state.items():
-            self._snapshot[name].copy_(tensor)
-        self._slots.publish(self._snapshot)
+    @property
+    def version(self) -> int:
+        """The newest complete publication; 0 before the first."""
+        return self._slots.version
+
+    def metrics(self) -> dict[str, float]:
+        """How often weights were published."""
+        return {"weights/version": self.version}
 
     def close(self) -> None:
         """Finish what was begun and stop the thread."""

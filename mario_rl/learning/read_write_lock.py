@@ -1,10 +1,10 @@
-"""A lock for many readers or one writer, which knows how long people waited for it.
+"""A lock for many readers or one writer, which knows how long threads waited for it.
 
-One condition guards all counters, and whoever leaves wakes everybody who may go on. (Two conditions on two locks look
+One condition guards all counters, and a thread that leaves wakes all that may go on. (Two conditions on two locks look
 tidier and can hang: a leaving reader then notifies readers, and the writer that waits for it sleeps for ever.)
 
 A writer that waits keeps new readers out, so a steady stream of readers cannot starve it. Writers could starve readers;
-here everybody who writes has read before, so there is always somebody who lets go.
+here every thread that writes has read before, so there is always one that lets go.
 """
 
 import threading

@@ -3,17 +3,34 @@
 import queue
 import threading
 import time
+from typing import Protocol
 
-from mario_rl.learning.targets import GoalsAhead
+from mario_rl.learning.targets import TargetsAhead
 from mario_rl.replay.sampler import SampleBuffer, Sampler
+
+
+class Samples(Protocol):
+    """Where a trainer gets its sample calls from."""
+
+    wait_seconds: float  # that the learner has waited here, since the start
+
+    def next(self) -> SampleBuffer:
+        """A new batch. The one before it may be overwritten from now on."""
+
+    def settle(self) -> None:
+        """Before a checkpoint: let the sampler see what the learner has noted so far, if that is possible."""
+
+    def close(self) -> None:
+        """Stop."""
 
 
 class SampleInline:
     """Draws when asked. For serial mode, where the order of all random numbers must be the same every time."""
 
-    def __init__(self, sampler: Sampler, size: int, prioritized: bool = False) -> None:
+    def __init__(self, sampler: Sampler, size: int) -> None:
         self._sampler = sampler
-        self._buffer = SampleBuffer(size, prioritized=prioritized)
+        self._buffer = sampler.new_buffer(size)
+        self.wait_seconds = 0.0  # there is no thread to wait for
 
     def next(self) -> SampleBuffer:
         """A new batch, in the same memory each time."""
@@ -24,8 +41,6 @@ class SampleInline:
         """Before a checkpoint: let the sampler see what the learner has noted so far."""
         self._sampler.take_back(self._buffer)
 
-    wait_seconds = 0.0  # nobody to wait for
-
     def close(self) -> None:
         """Nothing to stop."""
 
@@ -33,20 +48,13 @@ class SampleInline:
 class SampleAhead:
     """Two buffers go round: the learner has one, the thread fills the other. Both ends sleep on a queue."""
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        size: int,
-        pinned: bool,
-        goals: GoalsAhead | None = None,
-        prioritized: bool = False,
-    ) -> None:
+    def __init__(self, sampler: Sampler, size: int, pinned: bool, targets: TargetsAhead | None = None) -> None:
         self._sampler = sampler
-        self._goals = goals
+        self._targets = targets
         self._empty: queue.SimpleQueue[SampleBuffer | None] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[SampleBuffer | BaseException] = queue.SimpleQueue()
-        self._first: SampleBuffer | None = SampleBuffer(size, pinned, prioritized)  # given out at the first call
-        self._in_use = SampleBuffer(size, pinned, prioritized)
+        self._first: SampleBuffer | None = sampler.new_buffer(size, pinned=pinned)  # given out at the first call
+        self._in_use = sampler.new_buffer(size, pinned=pinned)
         self.wait_seconds = 0.0  # that the learner has waited here, since the start
         self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         self._thread.start()
@@ -74,17 +82,17 @@ class SampleAhead:
         self._thread.join()
 
     def _give(self, buffer: SampleBuffer) -> None:
-        """Have a buffer filled. The thread rests until now, so nobody reads the networks while they are copied."""
-        if self._goals is not None:
-            self._goals.refresh()
+        """Have a buffer filled. The thread rests until now, so the networks are not read while they are copied."""
+        if self._targets is not None:
+            self._targets.refresh()
         self._empty.put(buffer)
 
     def _run(self) -> None:
         while (buffer := self._empty.get()) is not None:
             try:
                 self._sampler.sample(buffer)
-                if self._goals is not None:
-                    self._goals.fill(buffer)
+                if self._targets is not None:
+                    self._targets.fill(buffer)
                 self._full.put(buffer)
             except BaseException as error:  # raised again in the thread that asked
                 self._full.put(error)

@@ -3,12 +3,10 @@
 Used by one thread: the learner's, or a training worker's.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from mario_rl.agent.network import scale_pictures
+from mario_rl.agent.pictures import scale_pictures
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 from mario_rl.learning.losses import MicroBatch
 from mario_rl.replay.sampler import SampleBuffer
@@ -17,33 +15,36 @@ from mario_rl.replay.sampler import SampleBuffer
 class Transfer:
     """Holds the sample call in hand, and one micro-batch of it as the network wants it."""
 
-    def __init__(self, sample_size: int, batch_size: int, device: torch.device, prioritized: bool) -> None:
+    def __init__(self, batch_size: int, device: torch.device) -> None:
         self._batch_size = batch_size
-        # On a CPU the sample is used where it lies; a GPU has a copy of its own.
+        self._device = device
+        # On a CPU the sample is used where it lies; a GPU has a copy of its own, made when the first sample comes.
         self._copy: tuple[Tensor, ...] | None = None
         self._copied: torch.cuda.Event | None = None
         if device.type != "cpu":
-            self._copy = tuple(t.to(device) for t in SampleBuffer(sample_size, prioritized=prioritized).tensors())
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._source: tuple[Tensor, ...] = ()
-        self._goals: Tensor | None = None
+        self._targets: Tensor | None = None
         self._td_errors: Tensor | None = None
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
         self._states, self._next_states = (
             torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
         )
 
-    def load(self, next_sample: Callable[[], SampleBuffer]) -> None:
-        """Take a new sample call. Asking for it allows the sampler to refill the one before."""
+    def load(self, sample: SampleBuffer) -> None:
+        """Take a new sample call; it must stay as it is until `release`."""
+        self._source, self._targets, self._td_errors = sample.tensors(), sample.targets, sample.td_errors
         if self._copied is not None:
-            self._copied.synchronize()  # the last copies have left the pinned memory that may be refilled now
-        sample = next_sample()
-        self._source, self._goals, self._td_errors = sample.tensors(), sample.goals, sample.td_errors
-        if self._copy is not None and self._copied is not None:
+            self._copy = self._copy or tuple(torch.empty_like(t, device=self._device) for t in self._source)
             for mine, theirs in zip(self._copy, self._source, strict=True):
                 mine.copy_(theirs, non_blocking=True)
             self._copied.record()
             self._source = self._copy
+
+    def release(self) -> None:
+        """The sample may be refilled: wait until the last copies have left its pinned memory."""
+        if self._copied is not None:
+            self._copied.synchronize()
 
     def micro_batch(self, part: int) -> MicroBatch:
         """The part-th micro-batch of the sample call."""
@@ -52,8 +53,8 @@ class Transfer:
         return MicroBatch(
             states=scale_pictures(pictures[:, 0], out=self._states),
             actions=actions,
-            goals=None if self._goals is None else self._goals[rows],
-            next_states=scale_pictures(pictures[:, 1], out=self._next_states) if self._goals is None else None,
+            targets=None if self._targets is None else self._targets[rows],
+            next_states=scale_pictures(pictures[:, 1], out=self._next_states) if self._targets is None else None,
             returns=returns,
             discounts=discounts,
             weights=weights[0] if weights else None,

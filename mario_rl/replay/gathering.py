@@ -1,8 +1,8 @@
 """Gathering the pictures of a batch: from single frames in replay to stacks, in the layout the network wants.
 
 A convolution on a CPU, and a GPU's tensor cores, want the four pictures of a stack interleaved pixel by pixel
-("channels last"). Doing that while gathering costs nothing, doing it later costs a sixth of an update: gathering and
-scaling a batch of 128 took torch 1.1 + 23.0 ms; with the compiled loop it takes 0.7 + 5.7 ms (docs/learning.md).
+("channels last"). Doing that while gathering costs nothing, doing it later costs a sixth of an update
+(docs/experiments.md).
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE
 
 try:
-    from mario_rl.compiling import compiled
+    from mario_rl.machine.compiling import compiled
 except (ImportError, OSError):  # no numba, or no folder for what it compiles
     _is_compiled = False
 else:
@@ -22,7 +22,7 @@ assert STACK_SIZE == 4, "a pixel of four pictures is one 32-bit word"
 
 
 def empty_stacks(count: int, pinned: bool = False) -> torch.Tensor:
-    """Room for so many pairs of stacks; in memory the four pictures of a stack are interleaved."""  # [B, 2, 4, 84, 84]
+    """Room for `count` pairs of stacks; in memory the four pictures of a stack are interleaved."""  # [B, 2, 4, 84, 84]
     memory = torch.zeros(count, 2, FRAME_SIZE, FRAME_SIZE, STACK_SIZE, dtype=torch.uint8, pin_memory=pinned)
     return memory.permute(0, 1, 4, 2, 3)
 
@@ -30,7 +30,7 @@ def empty_stacks(count: int, pinned: bool = False) -> torch.Tensor:
 def gather_stacks(
     frames: torch.Tensor, places: npt.NDArray[np.int64], shifts: npt.NDArray[np.int64], out: torch.Tensor
 ) -> None:
-    """Copy frames to where `empty_stacks` wants them, each stack shifted by so many pixels. Holds no GIL.
+    """Copy frames to where `empty_stacks` wants them, each stack shifted by its pixels. Holds no GIL.
 
     Pixels count along the rows, so 84 of them are one row up, and one is one column to the left. What comes in at the
     border is the end of the next row; at the picture's end, its last pixel.

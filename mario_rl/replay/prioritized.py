@@ -4,41 +4,45 @@ The sampling thread alone owns the sum tree, so there is no lock here either. Ne
 far the streams have grown. Errors come back in the very buffer that the batch went out in, when it is refilled.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mario_rl.replay.sampler import Extent, NothingToDrawError, SampleBuffer, Sampler
+from mario_rl.ranges import Positive, Probability
+from mario_rl.replay.sampler import Extent, NothingToDrawError, SampleBuffer, Sampler, SamplingRules
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.sum_tree import SumTree
 
 SMALLEST_ERROR = 1e-3  # of values that lie between -3 and 9: what is known perfectly is still seen now and then
 
 
+@dataclass(frozen=True)
+class PriorityRules:
+    """Whether errors decide what is drawn, and how strongly."""
+
+    prioritized_replay: bool
+    priority_exponent: Annotated[float, Probability]
+    priority_correction: Annotated[float, Probability]
+    priority_correction_decisions: Annotated[int, Positive]
+
+
 class PrioritizedSampler(Sampler):
     """Draws in proportion to |TD error| ** exponent; new rows as if they had the largest error seen so far.
 
-    Weights undo the preference by the power `correction`, which grows to 1, all of it, over so many decisions.
+    Weights undo the preference by the power `correction`, which grows to 1, all of it, over the decisions that the
+    rules name.
     """
 
     def __init__(
-        self,
-        streams: ReplayStreams,
-        n_step: int,
-        gamma: float,
-        max_shift: int,
-        rng: np.random.Generator,
-        *,
-        exponent: float,
-        correction: float,
-        correction_decisions: int,
+        self, streams: ReplayStreams, rules: SamplingRules, rng: np.random.Generator, priorities: PriorityRules
     ) -> None:
-        super().__init__(streams, n_step, gamma, max_shift, rng)
-        self._exponent = exponent
-        self._first_correction = correction
-        self._correction_decisions = correction_decisions
+        super().__init__(streams, rules, rng)
+        self._exponent = priorities.priority_exponent
+        self._first_correction = priorities.priority_correction
+        self._correction_decisions = priorities.priority_correction_decisions
         self._tree = SumTree(streams.num_streams * streams.length)
         self._admitted_end = np.zeros(streams.num_streams, np.int64)  # rows before this one have had their priority set
         self._largest_priority = 1.0
@@ -55,10 +59,10 @@ class PrioritizedSampler(Sampler):
         errors = buffer.td_errors.numpy()
         # Not those that were never trained on, nor those whose place may hold another row by now.
         trained = np.isfinite(errors) & (
-            buffer.state >= (self._streams.claimed_end - self._streams.length)[buffer.stream]
+            buffer.row >= (self._streams.claimed_end - self._streams.length)[buffer.stream]
         )
         priorities = (errors[trained].astype(np.float64) + SMALLEST_ERROR) ** self._exponent
-        self._tree.set(self._places(buffer.stream[trained], buffer.state[trained]), priorities)
+        self._tree.set(self._places(buffer.stream[trained], buffer.row[trained]), priorities)
         self._largest_priority = max(self._largest_priority, priorities.max(initial=0.0))
         errors.fill(np.nan)
 
@@ -84,27 +88,42 @@ class PrioritizedSampler(Sampler):
             self._tree.set(self._places(stream, number), self._largest_priority)
             self._admitted_end = ends
 
-    def _note_rejected(self, stream: npt.NDArray[np.int64], state: npt.NDArray[np.int64]) -> None:
+    def _note_rejected(self, stream: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> None:
         """They will never be a state: the end of an episode, what came before a break, or soon overwritten."""
-        self._tree.set(self._places(stream, state), 0.0)
+        self._tree.set(self._places(stream, row), 0.0)
 
     def _note_drawn(self, buffer: SampleBuffer) -> None:
         assert buffer.weights is not None
-        priorities = self._tree.leaves[self._places(buffer.stream, buffer.state)]
+        priorities = self._tree.leaves[self._places(buffer.stream, buffer.row)]
         # The number of rows and the total are the same for the whole batch and cancel out.
         np.copyto(buffer.weights.numpy(), (priorities.min() / priorities) ** self.correction)
 
     def state(self) -> dict[str, Any]:
         """How far rows were admitted, and with what priority."""
-        return {"admitted_end": self._admitted_end.tolist(), "largest_priority": self._largest_priority}
+        admitted = {"admitted_end": self._admitted_end.tolist(), "largest_priority": self._largest_priority}
+        return super().state() | admitted
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The priorities."""
         return {"sampler.priorities": torch.from_numpy(self._tree.leaves.copy())}
 
-    def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    def check(self, state: Any, tensors: dict[str, torch.Tensor]) -> None:
+        """Priorities, and the restored rows that they belong to."""
+        super().check(state, tensors)
+        priorities = tensors.get("sampler.priorities")
+        if priorities is not None and not bool((torch.isfinite(priorities) & (priorities >= 0)).all()):
+            raise ValueError("sampler.priorities are not all numbers from 0 up")
+        if (np.array(state.get("admitted_end", 0)) > self._streams.written_end).any():
+            raise ValueError("sampler.admitted_end is behind the end of replay")
+
+    def new_buffer(self, size: int, *, pinned: bool = False) -> SampleBuffer:
+        """With room for weights and errors."""
+        return SampleBuffer(size, pinned, prioritized=True)
+
+    def load(self, state: Any, tensors: dict[str, torch.Tensor]) -> list[str]:
         """Take the priorities up again. A checkpoint without them (of uniform replay) leaves all rows new."""
-        if state and len(tensors["sampler.priorities"]) == len(self._tree.leaves):
+        if "admitted_end" in state and len(tensors["sampler.priorities"]) == len(self._tree.leaves):
             self._tree.set(np.arange(len(self._tree.leaves)), tensors["sampler.priorities"].numpy())
             self._admitted_end = np.array(state["admitted_end"], np.int64)
             self._largest_priority = state["largest_priority"]
+        return super().load(state, tensors)

@@ -10,21 +10,29 @@ An append claims rows first, writes, and then counts them; a sampler checks the 
 (`sampler.py`). CPython's own lock orders those steps.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mario_rl.experience import FRAME_SIZE, STACK_SIZE, Mark, Rows
+from mario_rl.ranges import Positive
 
 FRAME_BYTES = FRAME_SIZE * FRAME_SIZE
 BYTES_PER_STORED_ROW = FRAME_BYTES + 1 + 4 + 1 + 1
 # A drawn row must be this much younger than the oldest one, so that a commit during the gather seldom touches it.
 GUARD_ROWS = 64
 
-
 _BEGINS, _FINAL = int(Mark.START | Mark.BREAK), int(Mark.FINAL)  # plain: arithmetic with enums costs microseconds
+
+
+@dataclass(frozen=True)
+class ReplayRules:
+    """How much is remembered."""
+
+    buffer_size: Annotated[int, Positive]  # experiences of all streams together
 
 
 class StoredRows(NamedTuple):
@@ -74,8 +82,16 @@ class ReplayStreams:
 
     @property
     def num_decisions(self) -> int:
-        """Rows in memory now without the final pictures, on which nobody decided."""
+        """Rows in memory now without the final pictures, on which no decision was made."""
         return self.num_rows - int(np.count_nonzero(self.marks & _FINAL))
+
+    def metrics(self) -> dict[str, float]:
+        """What is in memory, and what has left it."""
+        return {
+            "replay/rows": self.num_rows,
+            "replay/decisions": self.num_decisions,
+            "replay/overwritten_decisions": self.num_overwritten,
+        }
 
     def interrupt(self, stream: int) -> None:
         """What comes next in this stream does not continue what is there."""

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder that appears in one step: its files are written beside the old ones under another name, synced,
 and then renamed. A manifest carries their hashes; a damaged checkpoint is named and the one before it is used. The last
-few are kept, and the one that followed the best test, `checkpoint-<number>-best`. No pickle: tensors in safetensors,
-numbers in JSON, replay in blocks that are compressed with zstd.
+few are kept, and the one that followed the best evaluation, `checkpoint-<number>-best`. No pickle: tensors in
+safetensors, numbers in JSON, replay in blocks that are compressed with zstd.
 """
 
 import errno
@@ -12,34 +12,22 @@ import json
 import logging
 import re
 import shutil
-import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import torch
-import zstandard
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.errors import UserError
-from mario_rl.replay.streams import BYTES_PER_STORED_ROW, FRAME_BYTES, ReplayStreams, StoredRows
-from mario_rl.settings.schema import Settings
-from mario_rl.storage.checks import check_like
 from mario_rl.storage.files import open_durably, sync_folder, write_durably
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 2  # 1 had pictures in 0..1
 TENSORS, NUMBERS, REPLAY, MANIFEST = "tensors.safetensors", "numbers.json", "replay.zst", "manifest.json"
-ROWS_PER_BLOCK = 512  # 3.6 MB before compression
-COMPRESSED_SHARE = 0.15  # of replay's pictures that is left by compression; 0.06 for what a policy plays in 1-1
-NETWORK_COPIES = 5  # online, target, average, and Adam's two moments
 BEST = "-best"
 _NAME = re.compile(rf"checkpoint-(\d+)({BEST})?")
 
@@ -52,12 +40,27 @@ class SaveAbandonedError(Exception):
     """A save was given up because the run is ending, with a save of its own."""
 
 
+class Blocks(Protocol):
+    """Bulk that is written piece by piece, and where each piece belongs."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The pieces."""
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What is needed to read them again, once all were taken."""
+
+
 class Checkpoint(NamedTuple):
     """What was loaded."""
 
     folder: Path
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]
+
+    def read_replay(self) -> bytes:
+        """The pieces of replay, one behind the other."""
+        return (self.folder / REPLAY).read_bytes()
 
 
 class CheckpointStore:
@@ -71,8 +74,7 @@ class CheckpointStore:
         self,
         tensors: dict[str, Tensor],
         numbers: dict[str, Any],
-        replay: ReplayStreams | None,
-        replay_budget_seconds: float,
+        replay: Blocks | None = None,
         *,
         is_best: bool = False,
         should_abandon: Callable[[], bool] = lambda: False,
@@ -87,9 +89,8 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
             hashes = {}
             if replay is not None:
-                path = temporary / REPLAY
-                hashes[REPLAY], layout = _write_replay(path, replay, replay_budget_seconds, should_abandon)
-                numbers = numbers | {"replay": layout}
+                hashes[REPLAY] = _write_blocks(temporary / REPLAY, replay, should_abandon)
+                numbers = numbers | {"replay": replay.layout}
             contents = {
                 TENSORS: save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()}),
                 NUMBERS: json.dumps(numbers).encode(),
@@ -124,11 +125,11 @@ class CheckpointStore:
         raise CheckpointError(f"There is no checkpoint in {self.folder}: start a new run without --resume.")
 
     def load_best(self) -> Checkpoint:
-        """The checkpoint that followed the run's best test."""
+        """The checkpoint that followed the run's best evaluation."""
         best = [folder for folder in self._existing() if folder.name.endswith(BEST)]
         if not best:
             raise CheckpointError(
-                f"No checkpoint in {self.folder} followed a test of the policy: resume without --from-best."
+                f"No checkpoint in {self.folder} followed an evaluation of the policy: resume without --from-best."
             )
         try:
             return _load(best[-1])
@@ -147,14 +148,8 @@ class CheckpointStore:
         return sorted(folders, key=_number_of)
 
 
-def check_disk(folder: Path, settings: Settings, shape: NetworkShape) -> None:
+def check_disk(folder: Path, needed: int) -> None:
     """CheckpointError where a run's checkpoints would not fit, before anything is started."""
-    with torch.device("meta"):
-        num_parameters = sum(parameter.numel() for parameter in QNetwork(shape).parameters())
-    needed = NETWORK_COPIES * 4 * num_parameters
-    if settings.checkpoint_replay:
-        needed += int(COMPRESSED_SHARE * settings.buffer_size * FRAME_BYTES)
-    needed *= settings.keep_checkpoints + 2  # the best one, and a new one before an old one is removed
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -165,91 +160,16 @@ def check_disk(folder: Path, settings: Settings, shape: NetworkShape) -> None:
         )
 
 
-def restore_replay(checkpoint: Checkpoint, replay: ReplayStreams, streams_per_collector: int) -> bool:
-    """Fill replay from a checkpoint; False when it holds none, or one of another layout.
-
-    ValueError, TypeError or LookupError where what it holds is no replay; then replay must not be used.
-    """
-    saved = checkpoint.numbers.get("replay")
-    if not saved or saved["num_streams"] != replay.num_streams or saved["length"] != replay.length:
-        return False
-    counters = saved["counters"]
-    check_like(counters, replay.counters(), "replay.counters")
-    # A collector's streams grow in step; those of a run with other processes did so in other groups.
-    groups = np.reshape(counters["written_end"], (-1, streams_per_collector))
-    if (groups != groups[:, :1]).any():
-        return False
-    packed = (checkpoint.folder / REPLAY).read_bytes()
-    unfilled_end = list(counters["written_end"])  # of each stream: blocks come newest first and leave no gap
-    for number, block in enumerate(saved["blocks"]):
-        check_like(block, dict.fromkeys(("stream", "begin", "offset", "size"), 0), f"replay.blocks[{number}]")
-        stream, begin, offset = block["stream"], block["begin"], block["offset"]
-        rows = _unpack_rows(packed[offset : offset + block["size"]], replay.length)
-        if not 0 <= stream < replay.num_streams or begin < 0 or begin + len(rows.action) != unfilled_end[stream]:
-            raise ValueError(f"replay.blocks[{number}] is not where it belongs")
-        replay.restore(stream, begin, rows)
-        unfilled_end[stream] = begin
-    if unfilled_end != counters["first_kept"]:
-        raise ValueError("replay.blocks are not all there")
-    replay.restore_counters(counters)
-    return True
-
-
-def _write_replay(
-    path: Path, replay: ReplayStreams, budget_seconds: float, should_abandon: Callable[[], bool]
-) -> tuple[str, dict[str, Any]]:
-    """Blocks of rows, newest first, until the time is over; the streams take turns. The file's hash and its layout.
-
-    Appends may go on meanwhile: rows are copied first, and a block whose rows were claimed by then is left out.
-    """
-    deadline = time.monotonic() + budget_seconds
-    compressor = zstandard.ZstdCompressor(level=1)
-    counters = replay.counters()
-    unsaved = {stream: counters["written_end"][stream] for stream in range(replay.num_streams)}
-    digest, offset = hashlib.sha256(), 0
-    blocks: list[dict[str, int]] = []
+def _write_blocks(path: Path, blocks: Blocks, should_abandon: Callable[[], bool]) -> str:
+    """The file's hash."""
+    digest = hashlib.sha256()
     with open_durably(path) as file:
-        while unsaved:
-            for stream, end in list(unsaved.items()):
-                if should_abandon():
-                    raise SaveAbandonedError
-                begin = max(replay.oldest(stream), end - ROWS_PER_BLOCK)
-                counters["first_kept"][stream] = end
-                if begin >= end or (time.monotonic() > deadline and blocks):
-                    del unsaved[stream]
-                    continue
-                rows = replay.read(stream, begin, end)
-                if begin < int(replay.claimed_end[stream]) - replay.length:
-                    del unsaved[stream]
-                    continue
-                content = compressor.compress(b"".join(np.ascontiguousarray(column).tobytes() for column in rows))
-                file.write(content)
-                digest.update(content)
-                blocks.append({"stream": stream, "begin": begin, "offset": offset, "size": len(content)})
-                offset += len(content)
-                unsaved[stream] = begin
-    layout = {"num_streams": replay.num_streams, "length": replay.length}
-    return digest.hexdigest(), layout | {"blocks": blocks, "counters": counters}
-
-
-def _unpack_rows(packed: bytes, most_rows: int) -> StoredRows:
-    """The rows of a block; ValueError where it is none. It may claim any size: that is looked at first."""
-    try:
-        num_rows, rest = divmod(zstandard.frame_content_size(packed), BYTES_PER_STORED_ROW)
-        if rest or not 0 < num_rows <= most_rows:
-            raise ValueError("a block of replay has another size than its rows")
-        content = zstandard.ZstdDecompressor().decompress(packed)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"a block of replay cannot be unpacked: {error}") from None
-    bounds = np.cumsum([0, num_rows * FRAME_BYTES, num_rows, num_rows * 4, num_rows, num_rows])
-    parts = [content[begin:end] for begin, end in pairwise(bounds)]
-    return StoredRows(
-        np.frombuffer(parts[0], np.uint8).reshape(num_rows, FRAME_BYTES),
-        np.frombuffer(parts[1], np.uint8),
-        np.frombuffer(parts[2], np.float32),
-        np.frombuffer(parts[3], np.uint8),
-        np.frombuffer(parts[4], np.uint8),
-    )
+        for block in blocks:
+            file.write(block)
+            digest.update(block)
+            if should_abandon():
+                raise SaveAbandonedError
+    return digest.hexdigest()
 
 
 class _DamagedError(Exception):

@@ -30,7 +30,7 @@ class PolicyError(UserError):
 class Policy(NamedTuple):
     """Weights, and what one must know to play with them."""
 
-    state: dict[str, torch.Tensor]
+    weights: dict[str, torch.Tensor]
     shape: NetworkShape
     actions: ActionSet
     frame_skip: int
@@ -39,7 +39,7 @@ class Policy(NamedTuple):
     def network(self) -> QNetwork:
         """The network, ready to act."""
         network = QNetwork(self.shape).eval().requires_grad_(False)
-        network.load_state_dict(self.state)
+        network.load_state_dict(self.weights)
         return network
 
 
@@ -53,7 +53,7 @@ def export_policy(path: Path, policy: Policy, card: dict[str, Any]) -> None:
         "frame_skip": str(policy.frame_skip),
         "shape": json.dumps(policy.shape._asdict()),
     }
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state.items()}
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.weights.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_durably(path, save(contiguous, metadata))
     replace_durably(path.with_suffix(".json"), (json.dumps(metadata | card, indent=2) + "\n").encode())
@@ -88,7 +88,7 @@ def read_policy(path: Path) -> Policy:
             f"than this version's ({OBSERVATION}): train it again."
         )
     try:
-        shape = _parse_shape(metadata["shape"])
+        shape = NetworkShape.from_json(json.loads(metadata["shape"]))
         levels = tuple(_parse_level(text) for text in metadata["levels"].split())
         frame_skip = int(metadata["frame_skip"])
         actions: Any = metadata["actions"]
@@ -119,9 +119,9 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
         raise PolicyError(
             f"{path} is another network ({json.dumps(policy.shape._asdict())}) than this run's "
             f"({json.dumps(shape._asdict())}): "
-            "set NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA to what it was trained with."
+            "set NETWORK, NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA to what it was trained with."
         )
-    return policy.state
+    return policy.weights
 
 
 def _parse_level(text: str) -> Level:
@@ -129,22 +129,3 @@ def _parse_level(text: str) -> Level:
     if not (1 <= world <= 8 and 1 <= stage <= 4):
         raise ValueError
     return Level(world, stage)
-
-
-def _parse_shape(text: str) -> NetworkShape:
-    """ValueError, KeyError and their like where it is none; the sizes are bounded as the settings are."""
-    values = json.loads(text)
-    first, second, third = values["channels"]
-    low, high = float(values["value_low"]), float(values["value_high"])
-    head = values.get("value_head", "histogram")  # models from before there was a choice do not name it
-    if head not in ("histogram", "quantiles"):
-        raise ValueError
-    shape = NetworkShape(
-        (first, second, third), values["hidden_units"], values["num_actions"], low, high, values["value_bins"], head
-    )
-    sizes = (*shape.channels, shape.hidden_units, shape.num_actions, shape.value_bins)
-    if not all(isinstance(size, int) and 1 <= size <= 65_536 for size in sizes):
-        raise ValueError
-    if not -1e6 < low < high < 1e6:  # nor anything that is not a number
-        raise ValueError
-    return shape

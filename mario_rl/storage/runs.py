@@ -9,16 +9,17 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mario_rl.settings.hardware import describe_machine
-from mario_rl.settings.schema import Settings, shown
+from mario_rl.emulation.rules import Level
+from mario_rl.errors import shown
+from mario_rl.machine.facts import describe_machine
 from mario_rl.storage.checkpoints import CheckpointError
 from mario_rl.storage.files import replace_durably
-from mario_rl.telemetry.plots import METRICS_FILE
 
-RECORD, LOCK = "run.json", ".lock"
+RECORD, LOCK, METRICS = "run.json", ".lock", "metrics.jsonl"
 _claims: list[IO[str]] = []  # open as long as this process lives
 _PACKAGES = ("torch", "numpy", "numba", "nes-py", "gym-super-mario-bros", "opencv-python", "safetensors", "zstandard")
 
@@ -49,13 +50,13 @@ class Run:
     @property
     def metrics(self) -> Path:
         """Where the same metrics go, one row a line, for `plot` and for scripts."""
-        return self.checkpoints / METRICS_FILE
+        return self.checkpoints / METRICS
 
 
-def new_run(project: Path, settings: Settings) -> Run:
-    """A run with a name of its own: the level and the time. This process claims it."""
+def new_run(project: Path, levels: Sequence[Level]) -> Run:
+    """A run with a name of its own: the levels and the time. This process claims it."""
     folder = project / "checkpoints"
-    stem = f"mario-{'+'.join(map(str, settings.levels_played))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    stem = f"mario-{'+'.join(map(str, levels))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     name, number = stem, 1
     while True:
         try:
@@ -98,7 +99,7 @@ def find_run(project: Path, name: str | None) -> Run:
 def find_run_to_plot(project: Path, name: str | None) -> Run:
     """The run to plot: by its name or its folder, or the one that wrote metrics last, saved or not."""
     nothing = "There is no run in checkpoints/ to plot: start one, and wait for its first epoch."
-    return _find(project, name, METRICS_FILE, nothing)
+    return _find(project, name, METRICS, nothing)
 
 
 def _find(project: Path, name: str | None, written: str, nothing: str) -> Run:
@@ -135,7 +136,7 @@ def _last_written(folder: Path, pattern: str) -> float:
     return max(times)
 
 
-def write_record(run: Run, settings: Settings) -> None:
+def write_record(run: Run, settings: dict[str, Any]) -> None:
     """Keep what made this run, one entry a session; never the environment's variables."""
     run.checkpoints.mkdir(parents=True, exist_ok=True)
     session = {
@@ -146,10 +147,7 @@ def write_record(run: Run, settings: Settings) -> None:
         "packages": {package: _version(package) for package in _PACKAGES},
     }
     earlier = _read_record(run)["sessions"] if (run.checkpoints / RECORD).exists() else []
-    record = {
-        "settings": {name.upper(): value for name, value in dataclasses.asdict(settings).items()},
-        "sessions": [*earlier, session],
-    }
+    record = {"settings": settings, "sessions": [*earlier, session]}
     try:
         replace_durably(run.checkpoints / RECORD, (json.dumps(record, indent=2) + "\n").encode())
     except OSError as error:

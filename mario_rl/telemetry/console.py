@@ -40,7 +40,7 @@ def processor_line(processed: int, batches: int, drops: int, buffer: int, consol
 
 
 class EvaluationFigures(NamedTuple):
-    """The [EVAL] line: one test of the newest policy."""
+    """The [EVAL] line: one evaluation of the newest policy."""
 
     decisions: int
     minutes: float

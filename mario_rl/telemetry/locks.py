@@ -1,9 +1,20 @@
-"""A lock that knows how long people waited for it and how long they held it."""
+"""A lock that knows how long threads waited for it and how long they held it."""
 
 import threading
 import time
+from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from mario_rl.ranges import Between, Probability
+
+
+@dataclass(frozen=True)
+class LockRules:
+    """From when on waiting for a lock is worth a warning."""
+
+    lock_warn_milliseconds: Annotated[float, Between(0.0, 1e6)]  # a mean acquisition
+    lock_warn_ratio: Annotated[float, Probability]
 
 
 class LockReport(NamedTuple):
@@ -25,7 +36,7 @@ class LockReport(NamedTuple):
 
     @property
     def contention_ratio(self) -> float:
-        """Wait / (wait + work): 0 where nobody waits."""
+        """Wait / (wait + work): 0 where there is no waiting."""
         total = self.wait_seconds + self.hold_seconds
         return self.wait_seconds / total if total > 0 else 0.0
 
@@ -82,11 +93,11 @@ class TimedLock:
         return report
 
 
-def lock_warning(report: LockReport, warn_milliseconds: float, warn_ratio: float) -> str | None:
+def lock_warning(report: LockReport, rules: LockRules) -> str | None:
     """A sentence where threads get into each other's way, else None."""
-    if report.mean_wait_milliseconds > warn_milliseconds:
+    if report.mean_wait_milliseconds > rules.lock_warn_milliseconds:
         return f"threads waited {report.mean_wait_milliseconds:.1f} ms on average for the ledger's lock"
     # A ratio of microseconds is noise: a lock that is nearly never used is not contended.
-    if report.contention_ratio > warn_ratio and report.wait_seconds > 0.1:
+    if report.contention_ratio > rules.lock_warn_ratio and report.wait_seconds > 0.1:
         return f"threads spent {report.contention_ratio:.0%} of their time at the ledger's lock waiting for it"
     return None

@@ -17,11 +17,27 @@ from typing import Any, Protocol
 Metrics = dict[str, float]  # "group/name" -> value; docs/metrics.md explains each
 
 
+class Rates:
+    """Running totals as rates: how much each grew a second since the last look."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._last_time = time.perf_counter()
+
+    def since(self, totals: dict[str, float]) -> Metrics:
+        """The rates, by the totals' names. The first look finds none, and a total that was set back counts as still."""
+        now = time.perf_counter()
+        seconds = max(1e-9, now - self._last_time)
+        rates = {name: max(0.0, total - self._last.get(name, total)) / seconds for name, total in totals.items()}
+        self._last, self._last_time = totals, now
+        return rates
+
+
 class MetricSink(Protocol):
     """Where metrics go."""
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
-        """One row, after so many decisions and minutes of the run."""
+        """One row, as of this many decisions and minutes of the run."""
 
     def close(self) -> None:
         """No more rows."""
@@ -84,7 +100,7 @@ class JsonLinesSink:
 
 
 class ForgivingSink:
-    """A sink whose failures are one sentence for the user and nothing else."""
+    """A sink whose failures are one sentence for the user and nothing else. It is made by `open`, or with a row."""
 
     def __init__(self, make_sink: Callable[[], MetricSink], name: str, on_notice: Callable[[str], None]) -> None:
         self._make_sink = make_sink
@@ -92,8 +108,11 @@ class ForgivingSink:
         self._on_notice = on_notice
         self._has_failed = False
         self._sink: MetricSink | None = None
+
+    def open(self) -> None:
+        """Make the sink, which may take a second: before training begins."""
         with self._forgiving():
-            self._sink = make_sink()
+            self._sink = self._make_sink()
 
     def write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
         """One row, if it can be written."""

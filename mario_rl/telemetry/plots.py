@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from mario_rl.errors import UserError
 from mario_rl.storage.files import replace_durably
+from mario_rl.storage.runs import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS_FILE = "metrics.jsonl"
 WIDTH_PIXELS, HEIGHT_PIXELS, DOTS_PER_INCH = 1600, 1000, 100
 SMOOTHED_SHARE = 1 / 40  # of a run's rows: what a running mean covers
 
@@ -85,7 +85,7 @@ def read_curve(run_folder: Path) -> Curve:
     A run that was killed leaves half a line, which a resumed run continues: such lines are left out. A resumed run also
     goes through some decisions once more, and the second time counts.
     """
-    path = run_folder / METRICS_FILE
+    path = run_folder / METRICS
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:

@@ -1,100 +1,88 @@
 """What the main loop reports: the [MAIN] line, the progress bar, and every metric. Learner process only."""
 
 import time
+from collections.abc import Callable, Sequence
 
 import psutil
 
-from mario_rl.app.wiring import Pipeline
-from mario_rl.collecting.sources import CollectorFigures
+from mario_rl.accounts.ledger import Ledger
 from mario_rl.evaluation.evaluator import Result
-from mario_rl.evaluation.playing import Totals, summarise
+from mario_rl.evaluation.results import Totals, summarise
 from mario_rl.experience import EpisodeSummary
-from mario_rl.learning.learner import LearnerFigures
 from mario_rl.telemetry.console import Console, EvaluationFigures, MainFigures, evaluation_line, main_line
-from mario_rl.telemetry.locks import lock_warning
+from mario_rl.telemetry.locks import LockRules, lock_warning
 from mario_rl.telemetry.metrics import Metrics, MetricSink
+from mario_rl.training.progress import Progress
+
+# Where every decision has gone: what is written once more when all parts have stopped.
+ACCOUNTS = (
+    "collectors/restarts",
+    "collectors/written_decisions",
+    "collectors/lost_decisions",
+    "replay/decisions",
+    "replay/overwritten_decisions",
+)
 
 
 class Reporter:
-    """Gathers figures once an epoch; between epochs it only moves the progress bar."""
+    """Asks all parts for their metrics once an epoch; between epochs it only moves the progress bar."""
 
-    def __init__(self, console: Console, sinks: list[MetricSink]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        sinks: Sequence[MetricSink],
+        parts: Sequence[Callable[[], Metrics]],
+        ledger: Ledger,
+        progress: Progress,
+        locks: LockRules,
+    ) -> None:
+        """`parts` are the functions that give the parts' metrics, with rates since their last call."""
         self._console = console
         self._sinks = sinks
+        self._parts = parts
+        self._ledger = ledger
+        self._progress = progress
+        self._locks = locks
         self._last_time = time.perf_counter()
-        self._last_decisions = self._last_updates = 0
-        self._last_commit_seconds = 0.0
         self._wait_seconds = 0.0
-        self._last_sample_wait_seconds = 0.0
         self._rates = "warming up"
         self._warned_about_lock = False
-        self._learner: LearnerFigures | None = None
+
+    def begin(self) -> None:
+        """Training starts now: rates count from here, and a resumed run does not start at zero."""
+        self._ask_parts()
+        self._last_time = time.perf_counter()
         psutil.cpu_percent()  # the first call starts the measurement
 
-    def begin(self, pipeline: Pipeline) -> None:
-        """Training starts now; a resumed run does not start at zero."""
-        self._last_time = time.perf_counter()
-        self._last_decisions, self._last_updates = pipeline.ledger.collected, pipeline.learner.num_updates
-
     def add_wait(self, seconds: float) -> None:
-        """The main loop had nothing to do for so long."""
+        """The main loop had nothing to do for this long."""
         self._wait_seconds += seconds
 
     def notice(self, sentence: str) -> None:
         """Something that the user should know."""
         self._console.line(sentence)
 
-    def epoch(self, pipeline: Pipeline, episodes: list[EpisodeSummary], minutes: float) -> None:
+    def epoch(self, episodes: list[EpisodeSummary], minutes: float) -> None:
         """Print the [MAIN] line and write all metrics."""
-        # An epoch may end before the next round of training: then the last figures stand.
-        learner = self._learner = pipeline.learner.take_figures() or self._learner
-        processor = pipeline.source.consolidation.figures
-        metrics = self._speed(pipeline)
-        count = len(episodes)
-        epsilon = float(pipeline.ladder.epsilons(pipeline.ledger.collected).mean())
-        metrics |= {
-            "episodes/reward": sum(episode.reward for episode in episodes) / count,
-            "episodes/distance": sum(episode.distance for episode in episodes) / count,
-            "episodes/decisions": sum(episode.decisions for episode in episodes) / count,
-            "episodes/clear_rate": sum(episode.cleared for episode in episodes) / count,
-            "episodes/best_distance": pipeline.progress.best_distance,
-            "exploration/epsilon": epsilon,
-            "replay/rows": processor.buffer,
-            "replay/redraws": pipeline.sampler.num_redraws,
-            "replay/ratio": pipeline.ledger.trained / max(1, pipeline.ledger.collected),
-            "processor/processed": processor.processed,
-            "processor/batches": processor.batches,
-            "processor/drops": processor.drops,
-            "processor/consolidated_queue": processor.consolidated_queue,
-            "weights/version": pipeline.slots.version,
-            "run/epoch": pipeline.progress.epoch,
-            "run/clears": pipeline.progress.num_clears,
-        }
-        if learner is not None:
-            metrics |= {
-                "learner/loss": learner.loss,
-                "learner/td_error": learner.td_error,
-                "learner/q_value": learner.q_value,
-                "learner/gradient_norm": learner.gradient_norm,
-                "learner/bad_updates": pipeline.learner.num_bad_updates,
-            }
-        for number, figures in enumerate(pipeline.source.collector_figures()):
-            metrics |= _collector_metrics(number, figures)
-        metrics |= _accounts(pipeline) | self._lock(pipeline)
+        metrics = self._ask_parts() | self._time_split() | _means(episodes) | self._lock()
+        self._rates = (
+            f"{metrics['run/decisions_per_second']:,.0f} decisions/s · "
+            f"{metrics['learner/updates_per_second']:,.1f} updates/s"
+        )
         self._console.line(
             main_line(
                 MainFigures(
-                    pipeline.progress.epoch,
-                    learner.loss if learner else None,
-                    learner.td_error if learner else None,
-                    metrics["episodes/reward"],
-                    metrics["episodes/distance"],
-                    epsilon,
-                    processor.buffer,
+                    epoch=self._progress.epoch,
+                    loss=metrics.get("learner/loss"),
+                    td_error=metrics.get("learner/td_error"),
+                    reward=metrics["episodes/reward"],
+                    distance=metrics["episodes/distance"],
+                    epsilon=metrics["exploration/epsilon"],
+                    buffer=int(metrics["replay/rows"]),
                 )
             )
         )
-        self._write(metrics, pipeline.ledger.collected, minutes)
+        self._write(metrics, self._ledger.collected, minutes)
 
     def evaluation(self, result: Result, *, is_best: bool) -> None:
         """Print the [EVAL] line and write its metrics."""
@@ -109,59 +97,40 @@ class Reporter:
             self._console.line(f"[EVAL] Clear rate by level: {rates}")
         self._write(metrics, request.decisions, request.minutes)
 
-    def _write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
-        for sink in self._sinks:
-            sink.write(metrics, decisions, minutes)
-
-    def progress(self, pipeline: Pipeline, share: float) -> None:
+    def progress(self, share: float) -> None:
         """Move the bar to `share` of the run."""
-        progress, decisions = pipeline.progress, pipeline.ledger.collected
+        epoch, best = self._progress.epoch, self._progress.best_distance
         self._console.progress(
-            share,
-            f"epoch {progress.epoch:,} · {decisions:,} decisions · {self._rates} · best {progress.best_distance:,} px",
+            share, f"epoch {epoch:,} · {self._ledger.collected:,} decisions · {self._rates} · best {best:,} px"
         )
 
-    def finish(self, pipeline: Pipeline, minutes: float) -> None:
-        """Everybody has stopped: the accounts as they stand."""
-        self._write(_accounts(pipeline), pipeline.ledger.collected, minutes)
+    def finish(self, minutes: float) -> None:
+        """All parts have stopped: the accounts as they stand."""
+        accounts = {name: value for name, value in self._ask_parts().items() if name in ACCOUNTS}
+        self._write(accounts, self._ledger.collected, minutes)
 
     def close(self) -> None:
         """Flush the metrics."""
         for sink in self._sinks:
             sink.close()
 
-    def _speed(self, pipeline: Pipeline) -> Metrics:
+    def _ask_parts(self) -> Metrics:
+        return {name: value for metrics in self._parts for name, value in metrics().items()}
+
+    def _time_split(self) -> Metrics:
         now = time.perf_counter()
         seconds = max(1e-9, now - self._last_time)
-        decisions = pipeline.ledger.collected - self._last_decisions
-        updates = max(0, pipeline.learner.num_updates - self._last_updates)  # a checkpoint may have set it back
-        commit_seconds = pipeline.source.consolidation.busy_seconds
-        sample_wait_seconds = pipeline.trainer.sample_wait_seconds
-        rules = pipeline.learner.rules
-        metrics = {
-            "run/decisions_per_second": decisions / seconds,
+        wait_share = self._wait_seconds / seconds
+        self._last_time, self._wait_seconds = now, 0.0
+        return {
             "run/epoch_seconds": seconds,
             "run/cpu_percent": psutil.cpu_percent(),
-            "learner/updates_per_second": updates / seconds,
-            "learner/samples_per_second": updates * rules.batch_size * rules.accumulation_steps / seconds,
-            "learner/wait_share": self._wait_seconds / seconds,
-            "learner/sample_wait_share": (sample_wait_seconds - self._last_sample_wait_seconds) / seconds,
-            "processor/busy_share": (commit_seconds - self._last_commit_seconds) / seconds,
+            "learner/wait_share": wait_share,
         }
-        self._rates = f"{decisions / seconds:,.0f} decisions/s · {updates / seconds:,.1f} updates/s"
-        self._last_time, self._last_decisions, self._last_updates = (
-            now,
-            pipeline.ledger.collected,
-            pipeline.learner.num_updates,
-        )
-        self._last_commit_seconds, self._wait_seconds = commit_seconds, 0.0
-        self._last_sample_wait_seconds = sample_wait_seconds
-        return metrics
 
-    def _lock(self, pipeline: Pipeline) -> Metrics:
-        report = pipeline.ledger.take_lock_report()
-        settings = pipeline.settings
-        warning = lock_warning(report, settings.lock_warn_milliseconds, settings.lock_warn_ratio)
+    def _lock(self) -> Metrics:
+        report = self._ledger.take_lock_report()
+        warning = lock_warning(report, self._locks)
         if warning and not self._warned_about_lock:
             self._warned_about_lock = True
             self._console.line(f"[LOCK] {warning}: the machine may be overloaded, try fewer NUM_PROCESSES.")
@@ -169,18 +138,20 @@ class Reporter:
             "locks/mean_wait_milliseconds": report.mean_wait_milliseconds,
             "locks/hold_seconds": report.hold_seconds,
             "locks/contention_ratio": report.contention_ratio,
-        } | pipeline.trainer.take_lock_metrics()
+        }
+
+    def _write(self, metrics: Metrics, decisions: int, minutes: float) -> None:
+        for sink in self._sinks:
+            sink.write(metrics, decisions, minutes)
 
 
-def _accounts(pipeline: Pipeline) -> Metrics:
-    """Where every decision has gone. While collectors play, they may be a commit apart."""
-    source, replay = pipeline.source, pipeline.replay
+def _means(episodes: list[EpisodeSummary]) -> Metrics:
+    count = len(episodes)
     return {
-        "collectors/restarts": source.num_restarts,
-        "collectors/written_decisions": source.num_written,
-        "collectors/lost_decisions": source.num_lost,
-        "replay/decisions": replay.num_decisions,
-        "replay/overwritten_decisions": replay.num_overwritten,
+        "episodes/reward": sum(episode.reward for episode in episodes) / count,
+        "episodes/distance": sum(episode.distance for episode in episodes) / count,
+        "episodes/decisions": sum(episode.decisions for episode in episodes) / count,
+        "episodes/clear_rate": sum(episode.cleared for episode in episodes) / count,
     }
 
 
@@ -193,7 +164,3 @@ def _evaluation_metrics(group: str, total: Totals) -> Metrics:
     if total.sticky_clear_rate is not None:
         metrics[f"{group}/sticky_clear_rate"] = total.sticky_clear_rate
     return metrics
-
-
-def _collector_metrics(number: int, figures: CollectorFigures) -> Metrics:
-    return {f"collector_{number}/{name}": float(value) for name, value in figures._asdict().items()}

@@ -1,34 +1,38 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mario_rl.accounts.flow import FlowControl, share_out
+from mario_rl.accounts.flow import FlowControl, FlowRules, share_out, slack_for
+
+
+def _flow(replay_ratio, warmup, slack):
+    return FlowControl(FlowRules(warmup, replay_ratio), slack)
 
 
 def test_nothing_is_trained_before_the_warm_up():
-    flow = FlowControl(replay_ratio=4.0, warmup=100, slack=50)
+    flow = _flow(4.0, 100, 50)
     assert not flow.may_train(99, 0)
     assert flow.may_train(100, 0)
 
 
 def test_the_learner_waits_when_it_has_used_each_experience_often_enough():
-    flow = FlowControl(replay_ratio=4.0, warmup=100, slack=50)
+    flow = _flow(4.0, 100, 50)
     assert flow.may_train(110, 40)
     assert not flow.may_train(110, 41)
 
 
 def test_collectors_wait_when_they_are_ahead_by_more_than_the_slack():
-    flow = FlowControl(replay_ratio=4.0, warmup=100, slack=50)
+    flow = _flow(4.0, 100, 50)
     assert flow.collection_limit(trained=400) == 100 + 100 + 50
 
 
-def test_a_ratio_of_zero_lets_everybody_run():
-    flow = FlowControl(replay_ratio=0.0, warmup=10, slack=5)
+def test_a_ratio_of_zero_lets_both_sides_run():
+    flow = _flow(0.0, 10, 5)
     assert flow.may_train(10, 10**9)
     assert flow.collection_limit(0) is None
 
 
 def test_an_empty_replay_is_warmed_up_again_without_owing_updates():
-    flow = FlowControl(replay_ratio=2.0, warmup=100, slack=50)
+    flow = _flow(2.0, 100, 50)
     flow.warm_up_again(collected=5_000, trained=9_000)
     assert not flow.may_train(5_099, 9_000)
     assert flow.may_train(5_100, 9_000)
@@ -37,19 +41,21 @@ def test_an_empty_replay_is_warmed_up_again_without_owing_updates():
 
 def test_what_is_left_is_shared_equally_and_earlier_sessions_count():
     assert share_out(1_100, [30, 10], written_before=1_000) == [60, 40]
-    assert share_out(1_100, [70, 60], written_before=1_000) == [70, 60]  # too far already: nobody moves
+    assert share_out(1_100, [70, 60], written_before=1_000) == [70, 60]  # too far already: neither moves
     assert share_out(None, [70, 60], written_before=1_000) == [None, None]
 
 
 def test_a_ratio_that_was_changed_counts_from_the_resume_on():
-    before = FlowControl(replay_ratio=8.0, warmup=100, slack=50)
-    lower, higher = FlowControl(4.0, 100, 50), FlowControl(16.0, 100, 50)
+    before = _flow(8.0, 100, 50)
+    lower, higher = _flow(4.0, 100, 50), _flow(16.0, 100, 50)
     for resumed in (lower, higher):
-        resumed.load_state(before.state(), collected=10_100, trained=80_000)
+        resumed.load(before.state(), {})
+        resumed.follow_new_ratio(collected=10_100, trained=80_000)
         assert resumed.may_train(10_100, 80_000)
         assert resumed.collection_limit(80_000) == 10_150
-    same = FlowControl(8.0, 100, 50)
-    same.load_state(before.state(), collected=10_100, trained=79_000)
+    same = _flow(8.0, 100, 50)
+    same.load(before.state(), {})
+    same.follow_new_ratio(collected=10_100, trained=79_000)
     assert same.begin_collected == 100
 
 
@@ -62,9 +68,8 @@ def test_a_ratio_that_was_changed_counts_from_the_resume_on():
     round_size=st.integers(2, 4_096),
 )
 def test_both_sides_never_wait_for_each_other(ratio, warmup, chunk, num_collectors, commit_size, round_size):
-    """Plays the pipeline with the laziest commits that its rules allow; somebody must always be able to go on."""
-    slack = commit_size + 2 * num_collectors * chunk
-    flow = FlowControl(ratio, warmup, slack)
+    """Plays the pipeline with the laziest commits that its rules allow; one side must always be able to go on."""
+    flow = _flow(ratio, warmup, slack_for(commit_size, chunk, num_collectors))
     committed = trained = 0
     written = [0] * num_collectors
     for _ in range(300):

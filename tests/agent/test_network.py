@@ -1,7 +1,8 @@
 import torch
 from torch import nn
 
-from mario_rl.agent.network import NetworkShape, QNetwork, eval_twin, scale_pictures
+from mario_rl.agent.network import NetworkShape, QNetwork, eval_twin
+from mario_rl.agent.pictures import scale_pictures
 
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 

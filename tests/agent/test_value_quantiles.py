@@ -4,16 +4,16 @@ import torch
 from mario_rl.agent.value_quantiles import ValueQuantiles
 
 
-def _learn(goals_of_step, count=8, steps=1500):
-    """Quantiles after regression on goals that a function gives for each step."""
+def _learn(targets_of_step, count=8, steps=1500):
+    """Quantiles after regression on targets that a function gives for each step."""
     head = ValueQuantiles(count)
     outputs = torch.zeros(1, count, requires_grad=True)
     optimizer = torch.optim.SGD([outputs], lr=0.5)
     kept = []
     for step in range(steps):
-        goals = goals_of_step(step)
+        targets = targets_of_step(step)
         optimizer.zero_grad()
-        head.losses(outputs.expand(len(goals), count), goals).mean().backward()
+        head.losses(outputs.expand(len(targets), count), targets).mean().backward()
         optimizer.step()
         kept.append(outputs.detach().clone())
     return torch.cat(kept[steps // 2 :]).mean(dim=0)
@@ -33,18 +33,18 @@ def test_a_rare_failure_is_seen_in_the_lowest_quantiles_only():
     assert (found[2:] > 9).all()
 
 
-def test_the_loss_is_none_where_all_quantiles_agree_with_a_certain_goal():
+def test_the_loss_is_none_where_all_quantiles_agree_with_a_certain_target():
     head = ValueQuantiles(5)
     torch.testing.assert_close(head.losses(torch.full((2, 5), 3.0), torch.full((2, 5), 3.0)), torch.zeros(2))
     assert head.losses(torch.full((1, 5), 3.0), torch.full((1, 5), 2.0)).item() > 0
 
 
-@pytest.mark.parametrize(("output", "goal", "expected"), [(0.0, 2.0, 0.9 * 1.5), (2.0, 0.0, 0.1 * 1.5)])
-def test_being_too_low_costs_a_high_quantile_more(output, goal, expected):
+@pytest.mark.parametrize(("output", "target", "expected"), [(0.0, 2.0, 0.9 * 1.5), (2.0, 0.0, 0.1 * 1.5)])
+def test_being_too_low_costs_a_high_quantile_more(output, target, expected):
     head = ValueQuantiles(5)  # the highest of them: 90 % of the returns should lie below
-    outputs = torch.full((1, 5), goal)
+    outputs = torch.full((1, 5), target)
     outputs[0, 4] = output
-    torch.testing.assert_close(head.losses(outputs, torch.full((1, 5), goal)).item(), expected)
+    torch.testing.assert_close(head.losses(outputs, torch.full((1, 5), target)).item(), expected)
 
 
 def test_nothing_is_saved_with_it():

@@ -202,7 +202,7 @@ def run_of_1_1(project):
 
     def make(**changes):
         run = runs.Run("mario-a", project / "checkpoints" / "mario-a", project / "models")
-        runs.write_record(run, small_settings(**changes))
+        runs.write_record(run, small_settings(**changes).flat())
         (run.checkpoints / "checkpoint-000001").mkdir()
         return run
 
@@ -229,8 +229,8 @@ def test_a_resumed_run_keeps_its_level(main, project, run_of_1_1, monkeypatch, a
     code, lines = main("--resume", *arguments)
     assert code == 2
     assert lines == [
-        "error: Run mario-a plays 1-1, and its replay, tests and best model are of that: to play something else, "
-        f"start a new run, for example with {init}{wish}."
+        "error: Run mario-a plays 1-1, and its replay, evaluations and best model are of that: to play something "
+        f"else, start a new run, for example with {init}{wish}."
     ]
 
 
@@ -264,7 +264,7 @@ class WorkBeginsError(Exception):
     [
         ("nes_py", [], True),
         ("fast", [], False),
-        ("nes_py", ["--set", "NUM_PROCESSES=1"], False),  # that was somebody's wish
+        ("nes_py", ["--set", "NUM_PROCESSES=1"], False),  # that was the user's wish
         ("nes_py", ["--serial"], False),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_run_on_nes_py_is_told_how_all_cores_collect(project, monkeypatch, cap
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(session, "choose_emulator", lambda *_: emulator)  # as where numba is missing
     monkeypatch.setattr(session, "connect", begin_work)
-    monkeypatch.setattr(hardware, "num_cores", lambda: 6)
+    monkeypatch.setattr(session, "num_cores", lambda: 6)
     monkeypatch.setattr(hardware, "prepare", lambda _: None)
     with pytest.raises(WorkBeginsError):
         command_line.main(project, StopSignals(), [*arguments, "--set=USE_AMP=False"])  # nothing to measure

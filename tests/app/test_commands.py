@@ -12,7 +12,7 @@ from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.app import command_line, commands
 from mario_rl.app.signals import StopSignals
 from mario_rl.emulation.rules import Level
-from mario_rl.evaluation.playing import Episode, Evaluation
+from mario_rl.evaluation.results import Episode, Evaluation
 from mario_rl.storage.policies import Policy, export_policy
 from tests.small_runs import PROJECT
 
@@ -53,7 +53,7 @@ def test_evaluate_prints_a_table_and_writes_json(main, model, tmp_path):
     result = json.loads(file.read_text())
     assert (result["clear_rate"], result["sticky_clear_rate"], result["seed"]) == (0.0, 0.0, 3)
     assert len(result["episodes"]) == 31 + 5
-    starts = [episode for episode in result["episodes"] if episode["test"] == "starts"]
+    starts = [episode for episode in result["episodes"] if episode["half"] == "starts"]
     assert result["mean_distance"] == pytest.approx(sum(episode["distance"] for episode in starts) / 31)
     assert 250 < result["mean_distance"] < 350  # where the first enemy is
 

@@ -16,25 +16,24 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save, save_file
 
 from mario_rl.agent.network import NetworkShape, QNetwork
-from mario_rl.app import command_line, commands, session
+from mario_rl.app import command_line, commands, resuming, session
 from mario_rl.app.signals import StopSignals
-from mario_rl.app.wiring import connect, network_shape
+from mario_rl.app.wiring import connect
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.errors import UserError
 from mario_rl.evaluation import recording
-from mario_rl.evaluation.playing import Episode, Evaluation
+from mario_rl.evaluation.results import Episode, Evaluation, Score
+from mario_rl.replay import saving
 from mario_rl.replay.streams import BYTES_PER_STORED_ROW
 from mario_rl.settings import hardware
 from mario_rl.settings.hardware import make_plan
 from mario_rl.storage import checkpoints, runs
 from mario_rl.storage.checkpoints import MANIFEST, NUMBERS, TENSORS, CheckpointError, CheckpointStore
-from mario_rl.storage.checks import check_sampler
 from mario_rl.storage.policies import FORMAT, OBSERVATION, Policy, PolicyError, export_policy, read_policy
 from mario_rl.telemetry import plots as plotting
 from mario_rl.training import loop as training
-from mario_rl.training.loop import Limits
-from mario_rl.training.reporting import Reporter
+from mario_rl.training.limits import Limits
 from tests.small_runs import PROJECT, Lines, small_settings
 
 SHAPE = NetworkShape((2, 2, 2), 4, 7, value_bins=4)
@@ -120,7 +119,7 @@ def saved(tmp_path_factory):
     chosen = small_settings(
         NUM_PROCESSES=1, BUFFER_SIZE=600, WARMUP_EXPERIENCES=50, PRIORITIZED_REPLAY=True, EPISODES_PER_EPOCH=50
     )
-    assert choose_emulator(chosen.emulator, print) == chosen.emulator
+    assert choose_emulator(chosen.play.emulator, print) == chosen.play.emulator
     folder = tmp_path_factory.mktemp("saved")
     pipeline = connect(chosen, make_plan(chosen, serial=True), Lines(), serial=True)
     pipeline.publisher.publish(0)
@@ -128,8 +127,8 @@ def saved(tmp_path_factory):
     # So that there is something of everything: episodes that no epoch has counted, deaths to practise, moments of Adam.
     pipeline.source.wait_for_work(lambda: pipeline.ledger.num_episodes > 3 and pipeline.ledger.collected > 100, None)
     pipeline.ledger.add_trained(pipeline.trainer.train())
-    pipeline.progress.evaluations.append([0.5, 0.25, 700.0])
-    pipeline.save(CheckpointStore(folder, keep=1), lambda: False)
+    pipeline.progress.evaluations.append(Score(0.5, 0.25, 700.0))
+    pipeline.saver.save(CheckpointStore(folder, keep=1), is_best=False, should_abandon=lambda: False)
     yield chosen, folder, pipeline
     pipeline.stop()
 
@@ -158,24 +157,23 @@ def changed(saved, tmp_path):
         (checkpoint / MANIFEST).write_text(json.dumps(manifest))
         run = runs.Run("changed", folder, tmp_path / "models")
         try:
-            loaded = session._load_checkpoint(run, False, chosen, network_shape(chosen), Limits(epochs=10**16))
-            session._restore(pipeline, loaded)
+            loaded = resuming.load_checkpoint(run, False, chosen, Limits(epochs=10**16))
+            resuming.restore(pipeline.saver, loaded)
         except UserError as error:
             one_sentence(error)
             return str(error)
-        play_a_round(pipeline, run)
+        play_a_round(pipeline, chosen.schedule, run)
         return None
 
     return restore
 
 
-def play_a_round(pipeline, run):
+def play_a_round(pipeline, schedule, run):
     """What was restored must also be good for the main loop: a round of it, and a chunk."""
     limits = Limits(epochs=10**16, decisions=pipeline.ledger.collected + 1)
     clock = training._Clock(pipeline.progress.training_seconds)
     store = CheckpointStore(run.checkpoints, keep=1)
-    reporter = Reporter(Lines(), [])
-    reason = training._train_until_done(pipeline, limits, clock, run, store, reporter, lambda: None)
+    reason = training._train_until_done(pipeline, schedule, limits, clock, run, store, lambda: None)
     assert "decisions are made" in reason
 
 
@@ -277,7 +275,7 @@ def test_replay_in_which_nothing_can_be_drawn_is_filled_again(saved, changed):
         collected.append(numbers["ledger"]["collected"])
 
     assert changed(remember, forbid_all) is None
-    assert pipeline.flow.begin_collected == collected[0] + pipeline.flow.warmup
+    assert pipeline.flow.begin_collected == collected[0] + pipeline.flow.rules.warmup_experiences
 
 
 @pytest.mark.parametrize("name", [NUMBERS, MANIFEST])
@@ -306,15 +304,16 @@ def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(saved,
 def test_a_block_of_replay_that_claims_any_size_is_not_unpacked():
     giant = zstandard.ZstdCompressor().compress(bytes(10_000 * BYTES_PER_STORED_ROW))  # 70 MB out of 2 kB
     with pytest.raises(ValueError, match="a block of replay has another size than its rows"):
-        checkpoints._unpack_rows(giant, most_rows=600)
+        saving._unpack_rows(giant, most_rows=600)
 
 
 def test_actions_in_replay_that_there_are_not_are_refused(saved, changed):
-    _, _, pipeline = saved
-    assert changed() is None
-    pipeline.replay.action[3] = 99
+    _, original, pipeline = saved
+    checkpoint = CheckpointStore(original, keep=1).load_newest()
+    layout, packed = checkpoint.numbers["replay"], checkpoint.read_replay
+    highest = int(pipeline.saver.replay.action.max())
     with pytest.raises(ValueError, match="replay holds an action that there is not"):
-        check_sampler({}, {}, {}, pipeline.replay, pipeline.network_shape.num_actions)
+        saving.restore_replay(pipeline.saver.replay, layout, packed, 2, num_actions=highest)
     assert changed() is None
 
 
@@ -378,7 +377,7 @@ def project(saved, tmp_path, monkeypatch):
     chosen, checkpoint, _ = saved
     run = runs.Run("run", tmp_path / "checkpoints" / "run", tmp_path / "models")
     shutil.copytree(checkpoint, run.checkpoints)
-    runs.write_record(run, chosen)
+    runs.write_record(run, chosen.flat())
     run.metrics.write_text('{"decisions": 9, "minutes": 1, "metrics": {"learner/loss": 1}}\n')
     shutil.copy(PROJECT / "models" / "mario-1-1.safetensors", tmp_path / "model.safetensors")
     export_policy(tmp_path / "other.safetensors", Policy(STATE, SHAPE, "simple", 4, (Level(1, 1),)), {})

@@ -8,13 +8,14 @@ import torch
 
 from mario_rl.app.wiring import connect
 from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.evaluation.results import Score
 from mario_rl.settings.hardware import make_plan
 from mario_rl.storage.checkpoints import CheckpointStore
 from mario_rl.storage.runs import Run
 from mario_rl.telemetry.console import Console
 from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
-from mario_rl.training.loop import Goal, Limits, train
-from mario_rl.training.reporting import Reporter
+from mario_rl.training.limits import LimitRules, Limits
+from mario_rl.training.loop import train
 from tests.small_runs import small_settings
 
 
@@ -23,12 +24,12 @@ def _train(folder, settings, limits, resume=False, serial=True):
     run = Run("test", folder / "checkpoints", folder / "models")
     store = CheckpointStore(run.checkpoints, keep=2)
     console = Console()
-    assert choose_emulator(settings.emulator, console.line) == settings.emulator  # compiled, as in a session
-    pipeline = connect(settings, make_plan(settings, serial=serial), console, serial=serial)
-    missing = pipeline.restore(store.load_newest()) if resume else []
-    reporter = Reporter(console, [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)])
-    pipeline.outcome = train(pipeline, limits, run, store, reporter)
-    reporter.close()
+    assert choose_emulator(settings.play.emulator, console.line) == settings.play.emulator  # compiled, as in a session
+    sinks = [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)]
+    pipeline = connect(settings, make_plan(settings, serial=serial), console, sinks, serial=serial)
+    missing = pipeline.saver.restore(store.load_newest()) if resume else []
+    pipeline.outcome = train(pipeline, settings.schedule, limits, run, store)
+    pipeline.reporter.close()
     assert pipeline.outcome.failure is None
     return pipeline, missing
 
@@ -71,13 +72,12 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, 
     for name, tensor in whole.source.tensors().items():
         assert torch.equal(tensor, parts.source.tensors()[name]), name
     assert whole.source.state() == parts.source.state()
-    assert whole.sampler.rng.bit_generator.state == parts.sampler.rng.bit_generator.state
-    assert whole.sampler.state() == parts.sampler.state()
-    for name, tensor in whole.sampler.tensors().items():
-        assert torch.equal(tensor, parts.sampler.tensors()[name]), name
-    assert torch.equal(whole.replay.frames, parts.replay.frames)
+    assert whole.saver.sampler.state() == parts.saver.sampler.state()
+    for name, tensor in whole.saver.sampler.tensors().items():
+        assert torch.equal(tensor, parts.saver.sampler.tensors()[name]), name
+    assert torch.equal(whole.saver.replay.frames, parts.saver.replay.frames)
     for column in ("action", "reward", "marks", "history", "written_end"):
-        assert np.array_equal(getattr(whole.replay, column), getattr(parts.replay, column)), column
+        assert np.array_equal(getattr(whole.saver.replay, column), getattr(parts.saver.replay, column)), column
 
 
 def test_a_resumed_run_may_count_its_epochs_otherwise(tmp_path, one_thread):
@@ -97,23 +97,23 @@ def test_a_resume_without_replay_warms_up_again_and_trains_on(tmp_path, one_thre
     assert any("replay starts empty" in sentence for sentence in missing)
     assert second.learner.num_updates > updates
     if prioritized:  # priorities of rows that are gone would hide those that come
-        assert (second.sampler._admitted_end <= second.replay.written_end).all()
+        assert (second.saver.sampler._admitted_end <= second.saver.replay.written_end).all()
 
 
 def test_the_replay_ratio_is_kept_in_parallel_and_nothing_is_dropped(tmp_path):
     settings = small_settings(REPLAY_RATIO=2.0, PRACTICE_SHARE=0.0)  # practice is not counted among the episodes
     pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=500), serial=False)
     collected, trained = pipeline.ledger.collected, pipeline.ledger.trained
-    warmup, slack = settings.warmup_experiences, pipeline.flow.slack
-    round_size = settings.batch_size * settings.training_steps_per_sample
+    warmup, slack = settings.flow.warmup_experiences, pipeline.flow.slack
+    round_size = settings.learning.sample_size
     assert trained <= 2.0 * (collected - warmup) + round_size
     # Collectors stop within their slack (and the chunk that each had begun) of what training allows.
-    assert collected <= warmup + trained / 2.0 + slack + 2 * settings.chunk_experiences
+    assert collected <= warmup + trained / 2.0 + slack + 2 * settings.collecting.chunk_experiences
     assert pipeline.source.consolidation.figures.drops == 0
     # Every decision that was counted lies in replay, and so does every final picture.
-    rows = int(pipeline.replay.written_end.sum())
+    rows = int(pipeline.saver.replay.written_end.sum())
     assert rows == collected + pipeline.ledger.num_episodes
-    assert rows % settings.chunk_experiences == 0
+    assert rows % settings.collecting.chunk_experiences == 0
 
 
 def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_thread):
@@ -122,8 +122,8 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
     pipeline.publisher.publish(-2)  # whatever was published last, publish again
     collector = pipeline.source._collector
     collector.take_weights()
-    assert collector.weights_version == pipeline.slots.version > 1
-    for name, tensor in pipeline.learner.averaged.state_dict().items():
+    assert collector.weights_version == pipeline.publisher.version > 1
+    for name, tensor in pipeline.learner.networks.averaged.state_dict().items():
         assert torch.equal(tensor, collector._weights[name]), name
     assert not torch.equal(collector._weights["features.1.running_mean"], torch.zeros(4))
 
@@ -131,26 +131,28 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
 @pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial):
     settings = small_settings(EVALUATION_DECISIONS=80)
-    limits = Limits(epochs=100_000, decisions=200_000, goal=Goal(0.0, 0.0))  # anything is good enough
+    limits = Limits(
+        epochs=100_000, decisions=200_000, stopping_rule=LimitRules(10**6, 0.0, 0.0)
+    )  # anything is good enough
     pipeline, _ = _train(tmp_path, settings, limits, serial=serial)
     assert "the level is learned" in pipeline.outcome.reason
     assert len(pipeline.progress.evaluations) == 2
     rows = [json.loads(line) for line in (tmp_path / "checkpoints" / "metrics.jsonl").read_text().splitlines()]
-    tests = [row for row in rows if "evaluation/clear_rate" in row["metrics"]]
-    assert [row["metrics"]["evaluation/distance"] for row in tests] == pytest.approx(
-        [distance for _, _, distance in pipeline.progress.evaluations], rel=1e-5
+    evaluated = [row for row in rows if "evaluation/clear_rate" in row["metrics"]]
+    assert [row["metrics"]["evaluation/distance"] for row in evaluated] == pytest.approx(
+        [score.mean_distance for score in pipeline.progress.evaluations], rel=1e-5
     )
-    assert tests[1]["decisions"] >= tests[0]["decisions"] + 80
+    assert evaluated[1]["decisions"] >= evaluated[0]["decisions"] + 80
     card = json.loads((tmp_path / "models" / "test-best.json").read_text())
     best = max(pipeline.progress.evaluations)
-    assert card["mean_distance"] == pytest.approx(best[2], abs=0.1)
-    assert card["decisions"] in [row["decisions"] for row in tests]
+    assert card["mean_distance"] == pytest.approx(best.mean_distance, abs=0.1)
+    assert card["decisions"] in [row["decisions"] for row in evaluated]
 
 
-def test_a_goal_needs_two_good_evaluations_in_a_row():
-    goal = Goal(0.95, 0.6)
-    good, poor, shaky = [1.0, 0.7, 3_160.0], [0.9, 0.7, 3_000.0], [1.0, 0.5, 3_160.0]
-    assert goal.reached([good]) is None
-    assert goal.reached([good, poor, good]) is None
-    assert goal.reached([good, shaky]) is None
-    assert "100% and 100%" in goal.reached([poor, good, good])
+def test_the_stopping_rule_needs_two_good_evaluations_in_a_row():
+    rule = LimitRules(max_epochs=1, stop_at_clear_rate=0.95, stop_at_sticky_clear_rate=0.6)
+    good, poor, shaky = Score(1.0, 0.7, 3_160.0), Score(0.9, 0.7, 3_000.0), Score(1.0, 0.5, 3_160.0)
+    assert rule.learned([good]) is None
+    assert rule.learned([good, poor, good]) is None
+    assert rule.learned([good, shaky]) is None
+    assert "100% and 100%" in rule.learned([poor, good, good])

@@ -157,7 +157,7 @@ def test_a_full_ring_is_full_until_the_reader_releases_a_slot_and_rings():
         assert reader.next_chunk() is not None
         reader.release()
         writer.answer()
-        assert writer.is_full  # nobody rang
+        assert writer.is_full  # it was not rung
         reader.wake_writer()
         writer.answer()
         assert not writer.is_full

@@ -2,6 +2,7 @@ import itertools
 import json
 import multiprocessing
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,43 +12,31 @@ from mario_rl.agent.acting import ActingNetwork
 from mario_rl.agent.exploration import EpsilonLadder, Explorer, exploration_probabilities
 from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.channels.control import UNLIMITED, Control
-from mario_rl.channels.experience_ring import CollectorStat, RingShape
+from mario_rl.channels.experience_ring import CollectorStat
 from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
-from mario_rl.collecting.supervisor import RestartRules, Supervisor
+from mario_rl.collecting.supervisor import Supervisor
 from mario_rl.emulation.choosing import choose_emulator
-from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, RIGHT
-from mario_rl.environment.episodes import TaskRules
 from mario_rl.experience import FIELDS, Mark, Rows, finished_episodes
+from tests import rules
 
-TASK = TaskRules(
-    levels=(Level(1, 1),),
-    actions="simple",
-    emulator="fast",
-    frame_skip=4,
-    noop_start_max_frames=10,
-    no_progress_decisions=12,
-    reward_scale=1 / 15,
-    flag_bonus=1.0,
-    practice_share=0.0,
-)
+PLAY = replace(rules.PLAY, no_progress_decisions=12)
+TASK = replace(rules.TASK, noop_start_max_frames=10, reward_scale=1 / 15, flag_bonus=1.0)
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
 CONTEXT = multiprocessing.get_context("spawn")
 
 
-def _setup(number=0, num_envs=2, low=1.0, high=1.0, when_full="wait", shape=SHAPE, streams=2, chunk_decisions=8):
+def _setup(number=0, num_envs=2, low=1.0, high=1.0, shape=SHAPE, streams=2, **collecting):
+    exploration = replace(rules.EXPLORATION, epsilon_ladder_low=low, epsilon_ladder_high=high)
     return CollectorSetup(
         number=number,
-        num_envs=num_envs,
-        chunk_decisions=chunk_decisions,
+        collecting=replace(rules.COLLECTING, envs_per_process=num_envs, **collecting),
+        play=PLAY,
         task=TASK,
+        exploration=exploration,
         network=shape,
-        ladder=EpsilonLadder(streams, low, high, 100),
-        explore_right_probability=0.75,
-        explore_max_hold=4,
-        explore_sticky_probability=0.0,
-        when_full=when_full,
+        ladder=EpsilonLadder(exploration, streams),
         seed=np.random.SeedSequence(5),
     )
 
@@ -64,7 +53,7 @@ def _collect(setup, num_chunks):
     collector = Collector(setup, control, slots)
     chunks = []
     for _ in range(num_chunks):
-        rows = _poisoned_rows(setup.num_envs, setup.chunk_decisions)
+        rows = _poisoned_rows(setup.num_envs, setup.collecting.chunk_decisions)
         assert collector.collect_chunk(rows)
         chunks.append(rows)
     collector.close()
@@ -111,6 +100,11 @@ def test_the_length_of_chunks_changes_nothing_but_the_chunks():
         assert np.array_equal(ours, theirs), name
 
 
+def _act_alike(one, other):
+    stacks = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    return torch.equal(one._features(stacks), other._features(stacks))
+
+
 def test_a_greedy_collector_follows_its_network():
     setup = _setup(low=0.0, high=0.0)
     control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
@@ -126,8 +120,7 @@ def test_a_greedy_collector_follows_its_network():
     collector.close()
     assert collector.weights_version == 1
     assert set(rows.action[(rows.marks & Mark.FINAL) == 0]) == {3}
-    for ours, theirs in zip(collector._acting._convolutions, ActingNetwork(network)._convolutions, strict=True):
-        assert torch.equal(ours[0], theirs[0])  # folded anew
+    assert _act_alike(collector._acting, ActingNetwork(network))  # folded anew
 
 
 def test_a_collector_continues_with_the_weights_of_a_checkpoint():
@@ -136,8 +129,7 @@ def test_a_collector_continues_with_the_weights_of_a_checkpoint():
     slots.publish(QNetwork(SHAPE).state_dict())
     one.take_weights()
     other.load(one.state(), one.tensors())
-    for ours, theirs in zip(one._acting._convolutions, other._acting._convolutions, strict=True):
-        assert torch.equal(ours[0], theirs[0])
+    assert _act_alike(one._acting, other._acting)
     one.close()
     other.close()
 
@@ -151,7 +143,9 @@ def test_a_stopped_collector_gives_up_its_chunk():
 
 
 def test_the_ladder_decays_to_a_different_epsilon_for_each_emulator():
-    ladder = EpsilonLadder(4, 0.01, 0.2, decay_decisions=1_000)
+    ladder = EpsilonLadder(
+        replace(rules.EXPLORATION, epsilon_ladder_low=0.01, epsilon_ladder_high=0.2, epsilon_decay_decisions=1_000), 4
+    )
     assert np.allclose(ladder.epsilons(0), 1.0)
     final = ladder.epsilons(5_000)
     assert final[0] == pytest.approx(0.01)
@@ -172,7 +166,8 @@ GREEDY = 6  # "left" is what the policy would do in these tests
 
 
 def _explore(max_hold, epsilon, sticky=0.0, num_ticks=4_000, num_envs=8):
-    explorer = Explorer(num_envs, "simple", 0.75, max_hold, sticky, np.random.default_rng(3))
+    held = replace(rules.EXPLORATION, explore_max_hold=max_hold, explore_sticky_probability=sticky)
+    explorer = Explorer(held, num_envs, "simple", np.random.default_rng(3))
     best = np.full(num_envs, GREEDY)
     return np.stack([explorer.decide(np.full(num_envs, epsilon), lambda: best).copy() for _ in range(num_ticks)])
 
@@ -191,7 +186,7 @@ def _runs(column):
     return [end - begin for begin, end in itertools.pairwise(edges) if column[begin] != GREEDY]
 
 
-def test_random_actions_are_held_for_up_to_so_many_decisions():
+def test_random_actions_are_held_for_up_to_their_longest_hold():
     lengths = {length for column in _explore(max_hold=6, epsilon=0.02).T for length in _runs(column)}
     assert {1, 2, 3, 4, 5, 6} <= lengths
 
@@ -204,36 +199,36 @@ def test_a_sticky_action_repeats_the_one_before_instead_of_the_best():
     assert np.mean(np.array(runs) > 2) == pytest.approx(0.25**2, abs=0.02)
 
 
-def test_the_policy_is_not_asked_when_everybody_explores():
-    explorer = Explorer(3, "simple", 0.75, 4, 0.0, np.random.default_rng(3))
+def test_the_policy_is_not_asked_when_all_emulators_explore():
+    explorer = Explorer(rules.EXPLORATION, 3, "simple", np.random.default_rng(3))
     explorer.decide(np.ones(3), lambda: pytest.fail("asked"))
 
 
 def test_an_explorer_continues_exactly_from_its_state():
-    one, other = (Explorer(4, "simple", 0.75, 8, 0.3, np.random.default_rng(seed)) for seed in (1, 2))
+    sticky = replace(rules.EXPLORATION, explore_max_hold=8, explore_sticky_probability=0.3)
+    one, other = (Explorer(sticky, 4, "simple", np.random.default_rng(seed)) for seed in (1, 2))
     best = np.arange(4)
     for _ in range(5):
         one.decide(np.full(4, 0.5), lambda: best)
-    other.load_state(json.loads(json.dumps(one.state())))
+    other.load(json.loads(json.dumps(one.state())))
     for _ in range(20):
         assert np.array_equal(*(explorer.decide(np.full(4, 0.5), lambda: best) for explorer in (one, other)))
 
 
-def _supervisor(shape, control, on_failure=pytest.fail):
-    """A supervisor that starts nobody again."""
-    rules = RestartRules(max_per_hour=0, hang_seconds=60.0)
-    return Supervisor(CONTEXT, shape, 1, control, rules, print, on_failure, pytest.fail)
+def _supervisor(collecting, control, on_failure=pytest.fail):
+    """A supervisor that starts no collector again."""
+    return Supervisor(CONTEXT, collecting, control, print, on_failure, pytest.fail)
 
 
 @pytest.fixture
 def supervisor():
-    assert choose_emulator(TASK.emulator, print) == TASK.emulator  # compiled, as in a session
+    assert choose_emulator(PLAY.emulator, print) == PLAY.emulator  # compiled, as in a session
     started = []
 
-    def start(setup, num_slots=4, granted=UNLIMITED):
+    def start(setup, granted=UNLIMITED):
         control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(setup.network).state_dict())
         control.grant_decisions(0, granted)
-        one = _supervisor(RingShape(num_slots, setup.num_envs, setup.chunk_decisions), control)
+        one = _supervisor(setup.collecting, control)
         started.append(one)
         one.start([setup], slots)
         return one, one.readers[0], control
@@ -251,7 +246,7 @@ def _wait_for_chunks(reader, count):
 
 
 def test_a_full_ring_makes_the_collector_wait_and_nothing_is_dropped(supervisor):
-    _, reader, _ = supervisor(_setup(), num_slots=2)
+    _, reader, _ = supervisor(_setup(rep_q_size=16))
     _wait_for_chunks(reader, 2)
     for _ in range(3):
         time.sleep(0.2)  # a slot may be freed before the collector has begun to wait for it; not every time
@@ -266,7 +261,7 @@ def test_a_full_ring_makes_the_collector_wait_and_nothing_is_dropped(supervisor)
 
 
 def test_in_drop_mode_the_game_goes_on_and_the_gap_is_marked(supervisor):
-    _, reader, _ = supervisor(_setup(when_full="drop"), num_slots=2)
+    _, reader, _ = supervisor(_setup(when_ring_full="drop", rep_q_size=16))
     _wait_for_chunks(reader, 2)
     while reader.stats[CollectorStat.DECISIONS_DROPPED] == 0:
         reader.filled.wait(0.05)
@@ -282,7 +277,7 @@ def test_in_drop_mode_the_game_goes_on_and_the_gap_is_marked(supervisor):
 
 
 def test_a_collector_waits_for_its_grant_and_that_is_counted_apart(supervisor):
-    _, reader, control = supervisor(_setup(), granted=1, num_slots=8)
+    _, reader, control = supervisor(_setup(rep_q_size=64), granted=1)
     _wait_for_chunks(reader, 1)
     assert not reader.filled.answer()
     for granted in (17, 33, 49):  # a grant may come before the collector has begun to wait for it; not every time
@@ -300,7 +295,7 @@ def test_a_collectors_traceback_reaches_the_parent(supervisor):
     control = Control(CONTEXT, 1)
     slots = WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
     failures = []
-    one = _supervisor(RingShape(2, 2, 8), control, failures.append)
+    one = _supervisor(rules.COLLECTING, control, failures.append)
     one.start([broken], slots)
     one.readers[0].filled.wait(30)
     one.note_gone(0)

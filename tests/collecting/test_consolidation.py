@@ -1,5 +1,6 @@
 import multiprocessing
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from mario_rl.channels.experience_ring import RingShape, create_ring
 from mario_rl.collecting.consolidation import Consolidation, ConsolidationThread
 from mario_rl.experience import EpisodeSummary, Mark, Rows
 from mario_rl.replay.streams import ReplayStreams
+from tests import rules
 
 CONTEXT = multiprocessing.get_context("spawn")
 SHAPE = RingShape(num_slots=6, num_envs=2, chunk_decisions=5)
@@ -28,21 +30,20 @@ class _Setup:
         self.replay = ReplayStreams(num_rings * SHAPE.num_envs, num_rings * SHAPE.num_envs * 300)
         self.consolidation = Consolidation(self.readers, self.replay, self.ledger)
         self.gone = []
-        self.figures = []
+        self.lines = []
         self.reported = threading.Event()
         self.thread = ConsolidationThread(
             CONTEXT,
+            replace(rules.COLLECTING, experience_batch_size=commit_size, processor_log_seconds=interval),
             self.consolidation,
             self.readers,
             self.ledger,
-            commit_size,
             self.gone.append,
-            self._on_figures,
-            interval,
+            self._on_line,
         )
 
-    def _on_figures(self, figures):
-        self.figures.append(figures)
+    def _on_line(self, line):
+        self.lines.append(line)
         self.reported.set()
 
     def write(self, ring=0, marks=0):
@@ -146,7 +147,7 @@ def test_figures_are_reported_although_nothing_arrives(setup):
     one = setup(interval=0.05)
     one.thread.start()
     assert one.reported.wait(20)
-    assert one.figures[0].processed == 0
+    assert one.lines[0].startswith("[PROCESSOR] Processed: 0 |")
 
 
 def test_a_failure_of_the_thread_ends_the_run(setup, caplog):

@@ -60,10 +60,10 @@ class Run:
 
     def __init__(self, prepare=lambda run: None, **changes):
         settings = small_settings(**({"REPLAY_RATIO": 0.0, "BUFFER_SIZE": 4_800} | changes))
-        assert choose_emulator(settings.emulator, print) == settings.emulator  # compiled, as in a session
+        assert choose_emulator(settings.play.emulator, print) == settings.play.emulator  # compiled, as in a session
         self.console = Lines()
         self.pipeline = connect(settings, make_plan(settings, serial=False), self.console, serial=False)
-        self.ledger, self.source, self.replay = self.pipeline.ledger, self.pipeline.source, self.pipeline.replay
+        self.ledger, self.source, self.replay = self.pipeline.ledger, self.pipeline.source, self.pipeline.saver.replay
         self.supervisor = self.source._supervisor
         prepare(self)
         self.pipeline.publisher.publish(0)
@@ -104,7 +104,7 @@ class Run:
 
 @pytest.fixture
 def run(monkeypatch):
-    monkeypatch.setattr("mario_rl.app.wiring.RingShape", functools.partial(RingShape, checked=True))
+    monkeypatch.setattr("mario_rl.collecting.rules.RingShape", functools.partial(RingShape, checked=True))
     runs = []
 
     def start(*arguments, **changes):
@@ -124,7 +124,9 @@ def assert_accounts_balance(one):
 
 
 def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weights(run, monkeypatch):
-    monkeypatch.setattr("mario_rl.collecting.sources.TEND_SECONDS", 1e6)  # a death is heard of, not found by looking
+    monkeypatch.setattr(
+        "mario_rl.collecting.parallel_source.TEND_SECONDS", 1e6
+    )  # a death is heard of, not found by looking
     one = run()
     one.wait_until(lambda: one.plays(0) and one.plays(1))
     one.pipeline.publisher.publish(1)
@@ -134,7 +136,7 @@ def test_a_killed_collector_is_started_again_and_plays_on_with_the_newest_weight
     one.wait_until(lambda: one.source.num_restarts == 1 and one.plays(0))
     assert one.process(0).pid != old.pid
     assert one.ledger.collected > before
-    assert one.supervisor.readers[0].stats[CollectorStat.WEIGHTS_VERSION] == one.pipeline.slots.version == 2
+    assert one.supervisor.readers[0].stats[CollectorStat.WEIGHTS_VERSION] == one.pipeline.publisher.version == 2
     assert any("Collector 0 was killed by SIGKILL" in line for line in one.console.lines)
     one.stop()
     assert_accounts_balance(one)

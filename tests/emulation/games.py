@@ -7,7 +7,7 @@ from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import DOWN, LEFT, RIGHT, A, B
 from mario_rl.experience import FRAME_SIZE
 
-# Decisions of four frames that clear 1-1: run so many, jump so many, run, jump, ... always to the right.
+# Decisions of four frames that clear 1-1: how many to run, to jump, to run, ... always to the right.
 _LENGTHS = (
     "2 3 4 3 7 9 7 8 3 3 7 2 6 4 2 1 2 6 1 7 8 8 8 5 4 6 7 17 3 8 6 4 5 3 1 2 7 2 7 2 4 8 2 4 8 3 5 5 2 4 1 9 1 2 7 2 "
     "4 5 4 3 2 7 4 3 2 4 4 4 4 2"

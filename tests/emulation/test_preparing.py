@@ -10,7 +10,7 @@ import pytest
 
 PROJECT = Path(__file__).parent.parent.parent
 CHOOSE = "from mario_rl.emulation.choosing import choose_emulator; print(choose_emulator('fast', print))"
-FOLDER = "from mario_rl.compiling import CACHE_FOLDER; print(CACHE_FOLDER.name)"
+FOLDER = "from mario_rl.machine.compiling import CACHE_FOLDER; print(CACHE_FOLDER.name)"
 
 
 def _start(code, project=PROJECT, **environment):

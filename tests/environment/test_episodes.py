@@ -5,21 +5,12 @@ import pytest
 
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
-from mario_rl.environment.episodes import Episodes, TaskRules
+from mario_rl.environment.episodes import Episodes
 from mario_rl.experience import FIELDS, EpisodeSummary, Mark, Rows, finished_episodes
 from tests.emulation.games import RUN_AND_JUMP
+from tests.rules import game_rules
 
-RULES = TaskRules(
-    levels=(Level(1, 1),),
-    actions="simple",
-    emulator="fast",
-    frame_skip=4,
-    noop_start_max_frames=0,
-    no_progress_decisions=20,
-    reward_scale=0.5,
-    flag_bonus=3.0,
-    practice_share=0.0,
-)
+RULES = game_rules()
 NOOP, RUN, RUN_AND_JUMP_ACTION, LEFT = 0, 3, 4, 6  # of SIMPLE_MOVEMENT
 FRAME_COUNTER = 0x09  # in RAM: the game adds one every frame
 POISON = 0xAB
@@ -30,7 +21,7 @@ def episodes():
     made = []
 
     def make(rules=RULES, num_games=1, seed=0):
-        made.append(Episodes(rules, num_games, np.random.default_rng(seed)))
+        made.append(Episodes(*rules, num_games, np.random.default_rng(seed)))
         return made[-1]
 
     yield make
@@ -97,7 +88,7 @@ def test_getting_further_puts_the_cut_off_and_going_back_does_not(episodes):
 
 @pytest.mark.parametrize("emulator", ["fast", "nes_py"])
 def test_death_is_terminated(episodes, emulator):
-    running = episodes(RULES._replace(emulator=emulator))
+    running = episodes(game_rules(emulator=emulator))
     rows = _play(running, [[RUN]] * 40)  # into the first Goomba
     (end,) = np.flatnonzero(rows.marks[0] & Mark.TERMINATED)
     assert rows.marks[0, end : end + 3].tolist() == [Mark.TERMINATED, Mark.FINAL, Mark.START]
@@ -159,9 +150,11 @@ def test_games_of_a_batch_are_equal_to_games_alone(episodes):
 
 
 def test_both_emulators_leave_the_same_rows(episodes):
-    rules = RULES._replace(noop_start_max_frames=30)
     fast, nes_py = (
-        _play(episodes(rules._replace(emulator=emulator), num_games=2, seed=5), _random_actions(90, 2, seed=2))
+        _play(
+            episodes(game_rules(noop_start_max_frames=30, emulator=emulator), num_games=2, seed=5),
+            _random_actions(90, 2, seed=2),
+        )
         for emulator in ("fast", "nes_py")
     )
     assert len(finished_episodes(fast)) >= 1
@@ -171,15 +164,15 @@ def test_both_emulators_leave_the_same_rows(episodes):
 
 def test_starts_differ_and_follow_the_seed(episodes):
     # Every decision without progress is cut, so that every other tick begins an episode.
-    rules = RULES._replace(noop_start_max_frames=30, no_progress_decisions=1)
-    level_start = int(episodes(rules._replace(noop_start_max_frames=0))._emulator.ram(0)[FRAME_COUNTER])
+    rules = game_rules(noop_start_max_frames=30, no_progress_decisions=1)
+    level_start = int(episodes(game_rules(no_progress_decisions=1))._player.emulator.ram(0)[FRAME_COUNTER])
 
     def starts(seed):
         player = episodes(rules, num_games=2, seed=seed)
         found = []
         for _ in range(20):
             assert player.at_start.all()
-            counters = [int(player._emulator.ram(game)[FRAME_COUNTER]) for game in range(2)]
+            counters = [int(player._player.emulator.ram(game)[FRAME_COUNTER]) for game in range(2)]
             found += [(counter - level_start) % 256 for counter in counters]
             _play(player, [[NOOP] * 2] * 2)
         return found
@@ -194,13 +187,13 @@ def test_starts_differ_and_follow_the_seed(episodes):
 
 @pytest.mark.parametrize("emulator", ["fast", "nes_py"])
 def test_a_saved_moment_is_returned_to_exactly(episodes, emulator):
-    rules = RULES._replace(emulator=emulator, noop_start_max_frames=30)
+    rules = game_rules(emulator=emulator, noop_start_max_frames=30)
     playing, loaded = episodes(rules, num_games=2, seed=3), episodes(rules, num_games=2, seed=4)
     # One stands until he is cut, the other runs: at the saved moment one waits for his next episode.
     _play(playing, [[NOOP, action] for action in _random_actions(20, 1, seed=0)[:, 0]])
     state = json.loads(json.dumps(playing.state()))  # as a checkpoint keeps it
     assert loaded.fits(state)
-    loaded.load_state(state)
+    loaded.load(state)
     actions = _random_actions(30, 2, seed=1)
     actions[:, 0] = NOOP
     rows = _play(playing, actions)
@@ -215,8 +208,8 @@ def test_a_state_fits_the_same_emulator_level_and_number_of_games_only(episodes)
     state = episodes(num_games=2).state()
     assert episodes(num_games=2, seed=9).fits(state)
     assert not episodes(num_games=3).fits(state)
-    assert not episodes(RULES._replace(levels=(Level(1, 2),)), num_games=2).fits(state)
-    assert not episodes(RULES._replace(emulator="nes_py"), num_games=2).fits(state)
+    assert not episodes(game_rules(levels=(Level(1, 2),)), num_games=2).fits(state)
+    assert not episodes(game_rules(emulator="nes_py"), num_games=2).fits(state)
 
 
 LEVELS = (Level(1, 1), Level(1, 2), Level(4, 4))
@@ -224,7 +217,7 @@ LEVELS = (Level(1, 1), Level(1, 2), Level(4, 4))
 
 @pytest.mark.parametrize("emulator", ["fast", "nes_py"])
 def test_every_episode_draws_one_of_the_levels(episodes, emulator):
-    rules = RULES._replace(levels=LEVELS, emulator=emulator, no_progress_decisions=3, noop_start_max_frames=0)
+    rules = game_rules(levels=LEVELS, emulator=emulator, no_progress_decisions=3, noop_start_max_frames=0)
     rows = _play(episodes(rules, num_games=2), np.full((160, 2), NOOP))
     firsts = [rows.frame[game, tick] for game, tick in zip(*np.nonzero(rows.marks & Mark.START), strict=True)]
     starts = [_first_picture(episodes, emulator, level) for level in LEVELS]
@@ -235,7 +228,7 @@ def test_every_episode_draws_one_of_the_levels(episodes, emulator):
 
 
 def _first_picture(episodes, emulator, level):
-    rules = RULES._replace(levels=(level,), emulator=emulator, noop_start_max_frames=0)
+    rules = game_rules(levels=(level,), emulator=emulator, noop_start_max_frames=0)
     pictures = np.empty((1, 1, 84, 84), np.uint8)
     episodes(rules).draw(pictures, 0)
     return pictures[0, 0]
@@ -243,9 +236,9 @@ def _first_picture(episodes, emulator, level):
 
 @pytest.mark.parametrize("emulator", ["fast", "nes_py"])
 def test_levels_that_were_drawn_continue_exactly_from_a_saved_state(episodes, emulator):
-    rules = RULES._replace(levels=LEVELS, emulator=emulator, no_progress_decisions=10)
+    rules = game_rules(levels=LEVELS, emulator=emulator, no_progress_decisions=10)
     one, other = episodes(rules, num_games=3, seed=1), episodes(rules, num_games=3, seed=2)
     actions = _random_actions(100, 3, seed=4)
     _play(one, actions[:50])
-    other.load_state(json.loads(json.dumps(one.state())))
+    other.load(json.loads(json.dumps(one.state())))
     _assert_equal(_play(one, actions[50:]), _play(other, actions[50:]))

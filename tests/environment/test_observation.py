@@ -23,7 +23,7 @@ def test_each_button_has_a_block_of_its_own_and_nothing_else_is_painted():
 
 
 def test_a_picture_shows_the_buttons_of_the_decision_before_it_and_an_episode_begins_with_none():
-    episodes = Episodes(RULES, 1, np.random.default_rng(0))
+    episodes = Episodes(*RULES, 1, np.random.default_rng(0))
     actions = [RUN, RUN_AND_JUMP_ACTION, LEFT, RUN_AND_JUMP_ACTION, RUN]
     rows = _play(episodes, np.array(actions)[:, None])
     episodes.close()
@@ -31,11 +31,11 @@ def test_a_picture_shows_the_buttons_of_the_decision_before_it_and_an_episode_be
 
 
 def test_the_blocks_hide_nothing_that_ever_changes():
-    episodes = Episodes(RULES, 1, np.random.default_rng(0))
+    episodes = Episodes(*RULES, 1, np.random.default_rng(0))
     pictures, corners = np.empty((1, 1, 84, 84), np.uint8), set()
     for action in [RUN, RUN_AND_JUMP_ACTION] * 10:
         _play(episodes, np.array([[action]]))
-        episodes._emulator.draw(pictures, 0)
+        episodes._player.emulator.draw(pictures, 0)
         corners.add(pictures[0, 0, :BLOCK, : 2 * BLOCK].tobytes())
     episodes.close()
     assert len(corners) == 1

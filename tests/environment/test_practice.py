@@ -10,9 +10,10 @@ from mario_rl.emulation.rules import Level, player_x
 from mario_rl.environment.episodes import Episodes
 from mario_rl.environment.practice import LONGEST_LEAD, POOL_SIZE, SHORTEST_LEAD, SPACING, Practice
 from mario_rl.experience import Mark, finished_episodes
-from tests.environment.test_episodes import RULES, RUN, _play
+from tests.environment.test_episodes import RUN, _play
+from tests.rules import game_rules
 
-PRACTISING = RULES._replace(practice_share=1.0, no_progress_decisions=1_000)
+PRACTISING = game_rules(practice_share=1.0, no_progress_decisions=1_000)
 RUN_BUTTONS = 0x82
 HELD = np.full(2, RUN_BUTTONS, np.uint8)
 LEVELS = np.array([1, 1])  # of the two games
@@ -47,7 +48,7 @@ def test_a_saved_game_can_be_taken_up_by_another_game(emulator):
 
 
 def _practise(emulator, length):
-    """A game's trail over so many decisions, then its death."""
+    """A game's trail over this many decisions, then its death."""
     practice = Practice(emulator, 2, 1.0, np.random.default_rng(0))
     for decision in range(1, length + 1):
         _advance(emulator)
@@ -105,19 +106,19 @@ def test_a_level_without_deaths_is_not_practised(emulator):
 
 
 def test_episodes_practise_where_they_died_and_say_so():
-    episodes = Episodes(PRACTISING, 1, np.random.default_rng(0))
+    episodes = Episodes(*PRACTISING, 1, np.random.default_rng(0))
     rows = _play(episodes, np.full((400, 1), RUN))  # runs into the first enemy again and again
     episodes.close()
     finals = np.flatnonzero(rows.marks[0] & Mark.FINAL)
     assert len(finals) >= 3
-    assert rows.marks[0, finals[0]] == Mark.FINAL  # nobody had died yet
+    assert rows.marks[0, finals[0]] == Mark.FINAL  # no death had happened yet
     assert (rows.marks[0, finals[1:]] == Mark.FINAL | Mark.PRACTICE).all()
     assert finals[1] - finals[0] < finals[0]  # it began nearer to its death
     assert len(finished_episodes(rows)) == 1  # practice is not counted among the episodes
 
 
-def test_nobody_practises_unless_asked_to():
-    episodes = Episodes(PRACTISING._replace(practice_share=0.0), 1, np.random.default_rng(0))
+def test_no_episode_practises_unless_asked_to():
+    episodes = Episodes(*game_rules(no_progress_decisions=1_000), 1, np.random.default_rng(0))
     rows = _play(episodes, np.full((400, 1), RUN))
     episodes.close()
     assert not (rows.marks & Mark.PRACTICE).any()
@@ -125,10 +126,10 @@ def test_nobody_practises_unless_asked_to():
 
 
 def test_practice_continues_exactly_from_a_saved_state():
-    one, other = (Episodes(PRACTISING, 2, np.random.default_rng(seed)) for seed in (1, 2))
+    one, other = (Episodes(*PRACTISING, 2, np.random.default_rng(seed)) for seed in (1, 2))
     actions = np.random.default_rng(5).integers(1, 5, size=(300, 2))
     _play(one, actions[:150])
-    other.load_state(json.loads(json.dumps(one.state())))
+    other.load(json.loads(json.dumps(one.state())))
     ours, theirs = _play(one, actions[150:]), _play(other, actions[150:])
     for mine, its in zip(ours, theirs, strict=True):
         assert np.array_equal(mine, its)

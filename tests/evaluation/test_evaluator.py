@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -12,12 +13,14 @@ import pytest
 from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
-from mario_rl.evaluation import evaluator as evaluator_module
-from mario_rl.evaluation.evaluator import EvaluatorProcess, EvaluatorSetup, InlineEvaluator, pack_weights
-from mario_rl.evaluation.playing import evaluate
-from tests.evaluation.test_playing import LEVEL, RUN, TASK, _network
+from mario_rl.evaluation import evaluator_process, pace
+from mario_rl.evaluation.episodes import evaluate
+from mario_rl.evaluation.evaluator import EvaluatorSetup, pack_weights
+from mario_rl.evaluation.evaluator_process import EvaluatorProcess
+from mario_rl.evaluation.inline_evaluator import InlineEvaluator
+from tests.evaluation.test_episodes import LEVEL, PLAY, RUN, _network
 
-SETUP = EvaluatorSetup(TASK, NetworkShape((4, 8, 8), 16, 7), seed=4, cpu_share=1e9)  # in no time
+SETUP = EvaluatorSetup(PLAY, (LEVEL,), NetworkShape((4, 8, 8), 16, 7), seed=4, cpu_share=1e9)  # in no time
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def _children(pid=None):
     return [child for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
 
 
-def test_the_child_answers_what_the_same_test_gives_here_and_can_be_asked_again(evaluator):
+def test_the_child_answers_what_the_same_evaluation_gives_here_and_can_be_asked_again(evaluator):
     assert evaluator.is_idle
     assert not _children()  # nothing is started before it is needed
     for decisions, network in ((1_000, _network(RUN)), (2_000, _network(seed=3))):
@@ -46,7 +49,7 @@ def test_the_child_answers_what_the_same_test_gives_here_and_can_be_asked_again(
         assert evaluator.has_results
         result = evaluator.take_result()
         assert result.request == (decisions, 1.5, pack_weights(network.state_dict()))
-        assert result.evaluations == [evaluate(network, TASK, LEVEL, SETUP.seed, sticky_episodes=0)]
+        assert result.evaluations == [evaluate(network, PLAY, LEVEL, SETUP.seed, sticky_episodes=0)]
         assert evaluator.take_result() is None
 
 
@@ -83,7 +86,7 @@ def test_a_child_that_is_killed_is_replaced_with_the_next_request(evaluator, cap
 
 @pytest.mark.parametrize("sizes", [((4, 8, 8), 16), ((16, 32, 32), 256)])  # the larger does not fit into the pipe
 def test_a_child_that_hangs_is_killed_and_replaced(evaluator, monkeypatch, sizes):
-    monkeypatch.setattr(evaluator_module, "MAX_SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(evaluator_process, "MAX_SILENCE_SECONDS", 1.0)
     evaluator.request(1, 0.0, QNetwork(NetworkShape(*sizes, 7)).state_dict())
     child = _wait_for_child()
     child.suspend()
@@ -97,35 +100,35 @@ def test_a_child_that_hangs_is_killed_and_replaced(evaluator, monkeypatch, sizes
 
 
 def test_children_that_die_again_and_again_end_evaluation_and_nothing_else(evaluator, caplog):
-    for number in range(evaluator_module.MAX_DEATHS):
+    for number in range(evaluator_process.MAX_DEATHS):
         evaluator.request(number, 0.0, _network(RUN).state_dict())
         _kill_child()
-        if number < evaluator_module.MAX_DEATHS - 1:
+        if number < evaluator_process.MAX_DEATHS - 1:
             assert evaluator.arrived.acquire(timeout=10)
     evaluator._thread.join(10)
     assert not evaluator._thread.is_alive()
     assert "training goes on without evaluation" in caplog.text
-    assert not evaluator.is_idle  # so that nobody asks again
+    assert not evaluator.is_idle  # so that it is not asked again
 
 
 def _ask_and_wait():
-    """A learner that has asked for a test which takes minutes."""
+    """A learner that has asked for an evaluation which takes minutes."""
     context = multiprocessing.get_context("spawn")
-    slow = SETUP._replace(task=TASK._replace(emulator="nes_py"))
+    slow = SETUP._replace(play=replace(PLAY, emulator="nes_py"))
     evaluator = EvaluatorProcess(context, slow, lambda: None)
     evaluator.start()
     evaluator.request(1, 0.0, _network(RUN).state_dict())
     time.sleep(600)
 
 
-def test_the_child_ends_in_the_middle_of_a_test_when_the_learner_is_killed():
+def test_the_child_ends_in_the_middle_of_an_evaluation_when_the_learner_is_killed():
     learner = multiprocessing.get_context("spawn").Process(target=_ask_and_wait)
     learner.start()
     try:
         while not (found := _children(learner.pid)):
             time.sleep(0.01)
         (child,) = found
-        while child.nice() != evaluator_module.NICENESS:  # imported, and about to play
+        while child.nice() != evaluator_process.NICENESS:  # imported, and about to play
             time.sleep(0.01)
         time.sleep(1.0)
     finally:
@@ -135,7 +138,7 @@ def test_the_child_ends_in_the_middle_of_a_test_when_the_learner_is_killed():
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_serial_mode_gives_a_test_up_when_the_run_should_stop():
+def test_serial_mode_gives_an_evaluation_up_when_the_run_should_stop():
     asked = []
     evaluator = InlineEvaluator(SETUP, lambda: asked.append(None) or len(asked) > 3)
     evaluator.request(7, 0.5, _network(RUN).state_dict())
@@ -144,12 +147,12 @@ def test_serial_mode_gives_a_test_up_when_the_run_should_stop():
 
 
 def test_serial_mode_answers_at_once():
-    evaluator = InlineEvaluator(SETUP._replace(task=TASK._replace(levels=(LEVEL, Level(1, 2)))))
+    evaluator = InlineEvaluator(SETUP._replace(levels=(LEVEL, Level(1, 2))))
     evaluator.start()
     network = _network(RUN)
     evaluator.request(7, 0.5, network.state_dict())
     assert evaluator.has_results
-    expected = [evaluate(network, TASK, level, SETUP.seed, sticky_episodes=0) for level in (LEVEL, Level(1, 2))]
+    expected = [evaluate(network, PLAY, level, SETUP.seed, sticky_episodes=0) for level in (LEVEL, Level(1, 2))]
     assert evaluator.take_result().evaluations == expected
     assert evaluator.take_result() is None
     evaluator.stop()
@@ -161,21 +164,21 @@ def _compute(seconds):
         pass
 
 
-def test_a_test_takes_no_more_than_its_share_of_the_machine(monkeypatch):
-    monkeypatch.setattr(evaluator_module, "BEAT_SECONDS", 0.1)
+def test_an_evaluation_takes_no_more_than_its_share_of_the_machine(monkeypatch):
+    monkeypatch.setattr(pace, "BEAT_SECONDS", 0.1)
     beats = []
     begun, cpu_begun = time.monotonic(), time.process_time()
-    pace = evaluator_module._Pace(0.2, lambda: beats.append(time.monotonic()))
+    slow = pace.Pace(0.2, lambda: beats.append(time.monotonic()))
     for seconds in (0.001, 0.1, 0.01, 0.01):
         _compute(seconds)
-        assert not pace.should_stop()
+        assert slow.wait_for_turn()
         assert (time.process_time() - cpu_begun) / (time.monotonic() - begun) < 0.25
     assert 4 <= len(beats) <= 8  # in some 0.6 seconds, also in the middle of the one long sleep
     time.sleep(0.5)  # as when others have the cores: that is not saved up for later
     begun, cpu_begun = time.monotonic(), time.process_time()
-    pace.should_stop()
+    slow.wait_for_turn()
     _compute(0.05)
-    pace.should_stop()
+    slow.wait_for_turn()
     assert (time.process_time() - cpu_begun) / (time.monotonic() - begun) < 0.25
 
 
@@ -191,10 +194,10 @@ def _run_slow_child(setup, connection):
     connection.recv()
 
 
-def test_a_slow_test_that_gives_signs_of_life_is_not_taken_for_a_hang(evaluator, monkeypatch):
-    monkeypatch.setattr(evaluator_module, "run_evaluator", _run_slow_child)
+def test_a_slow_evaluation_that_gives_signs_of_life_is_not_taken_for_a_hang(evaluator, monkeypatch):
+    monkeypatch.setattr(evaluator_process, "run_evaluator", _run_slow_child)
     for decisions in (1, 2):
         evaluator.request(decisions, 0.0, {})
         assert evaluator.arrived.acquire(timeout=60)
         assert evaluator.take_result().request.decisions == decisions
-        monkeypatch.setattr(evaluator_module, "MAX_SILENCE_SECONDS", 1.0)
+        monkeypatch.setattr(evaluator_process, "MAX_SILENCE_SECONDS", 1.0)

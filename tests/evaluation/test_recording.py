@@ -1,5 +1,6 @@
 import errno
 import sys
+from dataclasses import replace
 
 import av
 import numpy as np
@@ -11,10 +12,9 @@ from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation import rules
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, LEFT, NOOP, RIGHT, UP, A, B
-from mario_rl.environment.episodes import TaskRules
 from mario_rl.errors import UserError
+from mario_rl.evaluation.episodes import play_episodes
 from mario_rl.evaluation.films import FilmError, open_film
-from mario_rl.evaluation.playing import play_episodes
 from mario_rl.evaluation.recording import (
     FRAMES_AFTER_FAILURE,
     FRAMES_AFTER_FLAG,
@@ -25,10 +25,12 @@ from mario_rl.evaluation.recording import (
     record,
     with_joypad,
 )
+from tests import rules as test_rules
 from tests.emulation.games import WINNING_BUTTONS, Games
 
 LEVEL = Level(1, 1)
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
+PLAY = replace(test_rules.PLAY, no_progress_decisions=150)
 SMALL = np.arange(6, dtype=np.uint8)[:, np.newaxis] + np.arange(16, dtype=np.uint8)  # a picture
 
 
@@ -46,7 +48,7 @@ class Scripted(QNetwork):
         self.eval()
         self.actions = iter([ACTION_SETS["simple"].index(held) for held in buttons])
 
-    def forward(self, pictures):
+    def values(self, features):
         return torch.nn.functional.one_hot(torch.tensor([next(self.actions)]), 7) * 6.3
 
 
@@ -82,6 +84,11 @@ def in_colour(picture, scale):
     return PALETTE[picture].repeat(scale, axis=0).repeat(scale, axis=1)
 
 
+def patient(decisions):
+    """The rules with this many decisions without progress."""
+    return replace(PLAY, no_progress_decisions=decisions)
+
+
 def some_steps():
     """A policy that stops after six decisions."""
     return Scripted([RIGHT, RIGHT | A, RIGHT | B, RIGHT | A | B, LEFT, A] + [NOOP] * 20)
@@ -90,7 +97,7 @@ def some_steps():
 def film_pictures():
     """The pictures of its episode."""
     game = ColourGame(LEVEL)
-    shots = play_greedily(some_steps(), LEVEL, "simple", 4, 0, 3)
+    shots = play_greedily(some_steps(), patient(3), LEVEL, 0)
     return [with_joypad(screen, s.buttons, s.value) for s in shots for screen in game.play(s.buttons, s.num_frames)]
 
 
@@ -100,7 +107,7 @@ def film_pictures():
 def test_the_film_game_stays_with_the_training_emulator_until_the_end(buttons, idle_frames, cleared):
     """Byte by byte after each decision, to the flag and to the first enemy."""
     game = ColourGame(LEVEL)
-    for shot in play_greedily(Scripted(buttons), LEVEL, "simple", 4, idle_frames, 150):
+    for shot in play_greedily(Scripted(buttons), PLAY, LEVEL, idle_frames):
         for _ in game.play(shot.buttons, shot.num_frames):
             pass
         assert game.ram.tobytes() == shot.ram.tobytes()
@@ -122,19 +129,9 @@ def test_the_film_game_goes_through_a_cut_scene_as_the_training_emulator_does():
 
 
 def test_an_episode_goes_as_in_evaluation(network, tmp_path):
-    task = TaskRules(
-        levels=(Level(1, 1),),
-        actions="simple",
-        emulator="fast",
-        frame_skip=4,
-        noop_start_max_frames=30,
-        no_progress_decisions=12,
-        reward_scale=0.1,
-        flag_bonus=5.0,
-        practice_share=0.0,
-    )
-    [episode] = play_episodes(network, task, Level(1, 1), np.array([5], np.int32), 0.0, np.random.default_rng(0))
-    recorded = record(network, LEVEL, "simple", 4, tmp_path / "film.gif", idle_frames=5, no_progress_decisions=12)
+    play = patient(12)
+    [episode] = play_episodes(network, play, Level(1, 1), np.array([5], np.int32), 0.0, np.random.default_rng(0))
+    recorded = record(network, play, LEVEL, tmp_path / "film.gif", idle_frames=5)
     assert recorded[:3] == (episode.cleared, episode.distance, episode.decisions)
     assert recorded.frames == 5 + 4 * episode.decisions + FRAMES_AFTER_FAILURE
     assert 12 <= episode.decisions < 100
@@ -142,7 +139,7 @@ def test_an_episode_goes_as_in_evaluation(network, tmp_path):
 
 def test_an_mp4_holds_every_frame_in_true_colours(tmp_path):
     out = tmp_path / "film.mp4"
-    recorded = record(some_steps(), LEVEL, "simple", 4, out, no_progress_decisions=3)
+    recorded = record(some_steps(), patient(3), LEVEL, out)
     frames = read_mp4(out)
     assert len(frames) == recorded.frames
     pictures = film_pictures()
@@ -156,7 +153,7 @@ def test_an_mp4_holds_every_frame_in_true_colours(tmp_path):
 
 def test_a_gif_holds_every_second_frame_exactly(tmp_path):
     out = tmp_path / "film.GIF"
-    recorded = record(some_steps(), LEVEL, "simple", 4, out, scale=3, no_progress_decisions=3)
+    recorded = record(some_steps(), patient(3), LEVEL, out, scale=3)
     shown = read_gif(out)
     assert len(shown) == (recorded.frames + 1) // 2
     played = film_pictures()
@@ -170,7 +167,7 @@ def test_a_gif_holds_every_second_frame_exactly(tmp_path):
 def test_a_cleared_level_is_filmed_until_the_flag_is_down(tmp_path):
     out = tmp_path / "film.gif"
     script = WINNING_BUTTONS[::4]
-    recorded = record(Scripted(script), LEVEL, "simple", 4, out, scale=1)
+    recorded = record(Scripted(script), PLAY, LEVEL, out, scale=1)
     assert recorded == Recorded(True, 3161, recorded.decisions, recorded.frames)
     assert 0 <= 4 * recorded.decisions + FRAMES_AFTER_FLAG - recorded.frames < 4
     assert out.stat().st_size < 3_000_000
@@ -235,7 +232,7 @@ def test_a_gif_keeps_changes_of_any_size_and_place(tmp_path):
 
 @pytest.mark.parametrize("name", ["film.avi", "film", ".mp4", "film.mp4.txt"])
 def test_another_kind_of_file_is_refused(network, tmp_path, name):
-    message = refusal(record, network, LEVEL, "simple", 4, tmp_path / name)
+    message = refusal(record, network, PLAY, LEVEL, tmp_path / name)
     assert name in message
     assert ".mp4 or a .gif" in message
     assert not list(tmp_path.iterdir())
@@ -243,11 +240,11 @@ def test_another_kind_of_file_is_refused(network, tmp_path, name):
 
 def test_a_place_that_cannot_be_written_is_refused(network, tmp_path):
     folder = tmp_path / "films"
-    assert str(folder) in refusal(record, network, LEVEL, "simple", 4, folder / "film.mp4")
+    assert str(folder) in refusal(record, network, PLAY, LEVEL, folder / "film.mp4")
     (folder / "film.gif").mkdir(parents=True)
-    assert "is a folder" in refusal(record, network, LEVEL, "simple", 4, folder / "film.gif")
+    assert "is a folder" in refusal(record, network, PLAY, LEVEL, folder / "film.gif")
     for name in (f"{'x' * 300}.gif", f"{'x' * 300}/film.gif", f"{'x/' * 3_000}film.mp4"):
-        assert "cannot be written" in refusal(record, network, LEVEL, "simple", 4, folder / name)
+        assert "cannot be written" in refusal(record, network, PLAY, LEVEL, folder / name)
 
 
 def test_a_folder_that_is_closed_to_us_is_refused(network, tmp_path, monkeypatch):
@@ -255,13 +252,13 @@ def test_a_folder_that_is_closed_to_us_is_refused(network, tmp_path, monkeypatch
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(type(tmp_path), "is_dir", closed)  # the machine's administrator may look everywhere
-    message = refusal(record, network, LEVEL, "simple", 4, tmp_path / "film.mp4")
+    message = refusal(record, network, PLAY, LEVEL, tmp_path / "film.mp4")
     assert "cannot be written (Permission denied)" in message
 
 
 @pytest.mark.parametrize("scale", [0, 9])
 def test_a_scale_out_of_range_is_refused(network, tmp_path, scale):
-    message = refusal(record, network, LEVEL, "simple", 4, tmp_path / "film.gif", scale=scale)
+    message = refusal(record, network, PLAY, LEVEL, tmp_path / "film.gif", scale=scale)
     assert f"be {scale} times" in message
     assert "from 1 to 8" in message
 
@@ -270,5 +267,5 @@ def test_a_scale_out_of_range_is_refused(network, tmp_path, scale):
 def test_a_missing_package_is_named_with_the_remedy(network, tmp_path, monkeypatch, suffix, package, name):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(FilmError, match=f"package {name}: run pip install -r requirements.txt"):
-        record(network, LEVEL, "simple", 4, tmp_path / f"film{suffix}")
+        record(network, PLAY, LEVEL, tmp_path / f"film{suffix}")
     assert not list(tmp_path.iterdir())

@@ -28,7 +28,7 @@ def hold(lock_side, entered, may_leave):
 
 
 def waiting(lock, number):
-    """Until so many writers wait."""
+    """Until this many writers wait."""
     deadline = time.monotonic() + PATIENCE
     while lock._num_waiting_writers != number:
         assert time.monotonic() < deadline
@@ -47,7 +47,7 @@ def test_readers_are_together():
 
 
 def test_the_last_reader_to_leave_lets_a_waiting_writer_in():
-    # With one condition for readers and another for writers, leaving readers wake nobody who waits to write.
+    # With one condition for readers and another for writers, leaving readers wake no thread that waits to write.
     lock, written = ReadWriteLock(), threading.Event()
     entered, may_leave = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
     readers = [start(hold, lock.reading, *events) for events in zip(entered, may_leave, strict=True)]

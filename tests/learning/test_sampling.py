@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,6 +7,7 @@ from mario_rl.learning.sampling import SampleAhead, SampleInline
 from mario_rl.replay.sampler import NothingToDrawError
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
+from tests import rules
 from tests.replay import Player, rows_of
 
 EPISODES = [(30, 4), (7, 2)]
@@ -16,7 +19,7 @@ def _sampler(seed=0, filled=True):
         player = Player(0, EPISODES)
         for _ in range(10):
             replay.append(0, rows_of(player.play(20)))
-    return UniformSampler(replay, n_step=3, gamma=0.9, max_shift=2, rng=np.random.default_rng(seed))
+    return UniformSampler(replay, replace(rules.SAMPLING, picture_shift=2), np.random.default_rng(seed))
 
 
 def _copies(samples, count):

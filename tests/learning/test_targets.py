@@ -1,13 +1,13 @@
 import queue
 
-import numpy as np
 import pytest
 import torch
 
-from mario_rl.agent.network import NetworkShape, QNetwork, scale_pictures
-from mario_rl.learning.losses import double_q_goals
+from mario_rl.agent.network import NetworkShape, QNetwork
+from mario_rl.agent.pictures import scale_pictures
+from mario_rl.learning.losses import double_q_targets
 from mario_rl.learning.sampling import SampleAhead
-from mario_rl.learning.targets import GoalsAhead
+from mario_rl.learning.targets import TargetsAhead
 from mario_rl.replay.sampler import SampleBuffer
 
 SHAPE = NetworkShape((4, 8, 8), 16, 7)
@@ -29,50 +29,52 @@ def _sample(size):
     return buffer
 
 
-def _goals(online, target, sample):
+def _targets(online, target, sample):
     next_states = scale_pictures(sample.pictures[:, 1])
     was_training = online.training
-    goals = double_q_goals(
+    targets = double_q_targets(
         online.eval().outputs, target.outputs, target.head, next_states, sample.returns, sample.discounts
     )
     online.train(was_training)
-    return goals
+    return targets
 
 
-def test_goals_are_those_of_the_networks_in_eval_mode(networks):
+def test_targets_are_those_of_the_networks_in_eval_mode(networks):
     online, target = networks
     statistics = [buffer.clone() for buffer in online.buffers()]
-    ahead, sample = GoalsAhead(online, target, batch_size=8, autocast_dtype=None), _sample(24)  # three micro-batches
+    ahead, sample = TargetsAhead(online, target, batch_size=8, autocast_dtype=None), _sample(24)  # three micro-batches
     ahead.fill(sample)
-    torch.testing.assert_close(sample.goals, _goals(online, target, sample))
+    torch.testing.assert_close(sample.targets, _targets(online, target, sample))
     assert all(torch.equal(one, two) for one, two in zip(statistics, online.buffers(), strict=True))
 
 
 def test_networks_count_as_they_were_at_the_last_refresh(networks):
     online, target = networks
-    ahead, sample = GoalsAhead(online, target, batch_size=8, autocast_dtype=None), _sample(8)
-    before = _goals(online, target, sample)
+    ahead, sample = TargetsAhead(online, target, batch_size=8, autocast_dtype=None), _sample(8)
+    before = _targets(online, target, sample)
     with torch.no_grad():
         for network in networks:
             network.value.bias[50] += 5.0
             network.features[1].running_mean += 0.5
             network.advantage.weight.normal_()
     ahead.fill(sample)
-    torch.testing.assert_close(sample.goals, before)
+    torch.testing.assert_close(sample.targets, before)
     ahead.refresh()
     ahead.fill(sample)
-    torch.testing.assert_close(sample.goals, _goals(online, target, sample))
-    assert not torch.allclose(sample.goals, before)
+    torch.testing.assert_close(sample.targets, _targets(online, target, sample))
+    assert not torch.allclose(sample.targets, before)
 
 
 class _Counting:
-    """A sampler that numbers its batches, and goals that note in what order they are used."""
+    """A sampler that numbers its batches, and targets that note in what order they are used."""
 
     def __init__(self):
-        self.rng = np.random.default_rng(0)
         self.num_drawn = 0
         self.busy = False
         self.log = queue.SimpleQueue()
+
+    def new_buffer(self, size, *, pinned):
+        return SampleBuffer(size, pinned)
 
     def sample(self, buffer):
         self.busy = True
@@ -84,18 +86,18 @@ class _Counting:
         self.log.put("refresh")
 
     def fill(self, buffer):
-        buffer.goals = -buffer.returns
+        buffer.targets = -buffer.returns
         self.log.put("fill")
         self.busy = False
 
 
 def test_networks_are_copied_while_the_sampling_thread_rests_and_before_each_of_its_batches():
     counting = _Counting()
-    ahead = SampleAhead(counting, 4, pinned=False, goals=counting)
+    ahead = SampleAhead(counting, 4, pinned=False, targets=counting)
     for number in range(1, 20):
         batch = ahead.next()
         assert batch.returns[0] == number
-        assert batch.goals[0] == -number
+        assert batch.targets[0] == -number
     ahead.close()
     log = [counting.log.get() for _ in range(counting.log.qsize())]
     assert log == ["refresh", "fill"] * 20

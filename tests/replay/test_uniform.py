@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mario_rl.experience import Mark
-from mario_rl.replay.sampler import NothingToDrawError, SampleBuffer
+from mario_rl.replay.sampler import NothingToDrawError, SampleBuffer, SamplingRules
 from mario_rl.replay.streams import GUARD_ROWS, ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
 from tests.replay import Player, poison, rows_of
@@ -33,7 +33,7 @@ CHUNKS_IN_A_LAP = LENGTH // LONGEST_CHUNK
 
 
 def new_sampler(replay, n_step, seed=0, max_shift=0):
-    return UniformSampler(replay, n_step, GAMMA, max_shift, np.random.default_rng(seed))
+    return UniformSampler(replay, SamplingRules(GAMMA, n_step, max_shift), np.random.default_rng(seed))
 
 
 # --- Small examples, worked out by hand.
@@ -215,7 +215,7 @@ def test_a_restored_replay_draws_the_same_batches_now_and_after_more_experience(
     original.interrupt(1)
     copy = restored_copy(original, [original.oldest(stream) for stream in (0, 1)])
     samplers = [new_sampler(original, n_step=3, seed=5), new_sampler(copy, n_step=3, seed=99)]
-    samplers[1].rng.bit_generator.state = json.loads(json.dumps(samplers[0].rng.bit_generator.state))
+    samplers[1].load(json.loads(json.dumps(samplers[0].state())), {})
     assert_same_batches(*samplers)
     for stream, player in enumerate(players):
         player.play(2 * stream)  # what the interrupted stream lost
@@ -265,7 +265,7 @@ def sample_overtaken_by(num_rows, buffer):
     """Draw from a wrapped stream while that many rows are appended; the sampler, and all samples there ever were."""
     replay, model, players = filled_replay(num_chunks=30, num_streams=1)
     rng = OvertakingGenerator(np.random.PCG64(0))
-    sampler = UniformSampler(replay, 3, GAMMA, 0, rng)
+    sampler = UniformSampler(replay, SamplingRules(GAMMA, 3, 0), rng)
 
     def append():
         for begin in range(0, num_rows, LONGEST_CHUNK):
@@ -366,7 +366,7 @@ def test_four_threads_draw_large_samples_at_once_while_another_appends():
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
-    assert len(set(drawn)) == len(drawn) == num_threads * num_batches  # nobody got another's batch
+    assert len(set(drawn)) == len(drawn) == num_threads * num_batches  # no thread got another's batch
 
 
 def test_states_are_shifted_a_little_and_next_states_are_not():

@@ -7,8 +7,8 @@ import torch
 
 from mario_rl.app.plan import describe_plan
 from mario_rl.settings import hardware
+from mario_rl.settings.choosing import ChosenSettings, choose_settings
 from mario_rl.settings.hardware import HardwareError, make_plan
-from mario_rl.settings.schema import ChosenSettings, choose_settings
 from tests.small_runs import SMALL, small_settings
 
 CPU = torch.device("cpu")
@@ -118,8 +118,8 @@ def test_learner_threads_that_are_set_win(cores):
 
 
 @pytest.mark.parametrize(("threads", "serial", "expected"), [(1, False, False), (2, False, True), (2, True, False)])
-def test_goals_are_computed_ahead_where_there_are_threads_for_it(threads, serial, expected):
-    assert make_plan(small_settings(LEARNER_THREADS=threads), serial=serial).goals_ahead is expected
+def test_targets_are_computed_ahead_where_there_are_threads_for_it(threads, serial, expected):
+    assert make_plan(small_settings(LEARNER_THREADS=threads), serial=serial).targets_ahead is expected
 
 
 # --- Compilation ------------------------------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ def test_compile_on_with_a_compiler_is_on(no_compiler, tmp_path):
 
 
 def test_compile_off_is_off_on_a_gpu_too():
-    mode, choice = hardware._choose_compilation(small_settings(COMPILE="off"), GPU, 1, 1)
+    mode, choice = hardware._choose_compilation(small_settings(COMPILE="off").hardware, GPU, 1, 1)
     assert (mode, choice.value) == (None, "off")
 
 
 def test_a_single_gpu_with_a_compiler_compiles_and_several_do_not(monkeypatch):
     monkeypatch.setattr(hardware, "has_compiler", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
-    settings = small_settings(COMPILE="auto")
+    settings = small_settings(COMPILE="auto").hardware
     assert hardware._choose_compilation(settings, GPU, 1, 1)[0] == "reduce-overhead"
     mode, choice = hardware._choose_compilation(settings, GPU, 2, 1)
     assert mode is None
@@ -165,7 +165,7 @@ def test_a_single_gpu_with_a_compiler_compiles_and_several_do_not(monkeypatch):
 def test_a_gpu_older_than_triton_knows_does_not_compile(monkeypatch):
     monkeypatch.setattr(hardware, "has_compiler", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
-    mode, choice = hardware._choose_compilation(small_settings(COMPILE="on"), GPU, 1, 1)
+    mode, choice = hardware._choose_compilation(small_settings(COMPILE="on").hardware, GPU, 1, 1)
     assert mode is None
     assert "older" in choice.reason
 
@@ -198,12 +198,12 @@ def test_measuring_bfloat16_gives_a_ratio_and_leaves_the_threads_as_they_were():
 
 def test_use_amp_off_computes_in_float32_everywhere():
     for device in (CPU, GPU):
-        dtype, choice = hardware._choose_precision(small_settings(USE_AMP=False), device)
+        dtype, choice = hardware._choose_precision(small_settings(USE_AMP=False).hardware, device)
         assert (dtype, choice.value, choice.reason) == (None, "float32", "USE_AMP is off")
 
 
 def test_a_gpu_computes_in_float16():
-    assert hardware._choose_precision(small_settings(), GPU)[0] == torch.float16
+    assert hardware._choose_precision(small_settings().hardware, GPU)[0] == torch.float16
 
 
 # --- The plan that the user reads -------------------------------------------------------------------------------------
@@ -212,9 +212,8 @@ def test_a_gpu_computes_in_float16():
 def test_the_plan_shows_every_choice_with_its_reason_and_where_settings_come_from(cores):
     cores(4)
     settings = small_settings(COMPILE="auto", LEARNER_THREADS=0)
-    values = {name.upper(): value for name, value in vars(settings).items()}
     chosen: ChosenSettings = choose_settings(
-        values, {"HIDDEN_UNITS": 24}, {"SEED": 7, "NETWORK_CHANNELS": (2, 3, 4)}, has_gpu=lambda: False
+        settings.flat(), {"HIDDEN_UNITS": 24}, {"SEED": 7, "NETWORK_CHANNELS": (2, 3, 4)}, has_gpu=lambda: False
     )
     plan = make_plan(chosen.settings, serial=False)
     text = describe_plan(plan, chosen, "mario-1-1-x", serial=False)

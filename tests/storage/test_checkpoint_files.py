@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mario_rl.experience import FIELDS, Rows
+from mario_rl.replay.saving import ReplayBlocks, restore_replay
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.storage import checkpoints
 from mario_rl.storage.checkpoints import (
@@ -23,7 +24,6 @@ from mario_rl.storage.checkpoints import (
     CheckpointError,
     CheckpointStore,
     SaveAbandonedError,
-    restore_replay,
 )
 
 PLENTY_OF_TIME = 1e6
@@ -45,7 +45,7 @@ def filled_replay():
 def test_only_the_newest_checkpoints_remain(tmp_path, keep):
     store = CheckpointStore(tmp_path, keep)
     for number in range(1, 5):
-        store.save(WEIGHTS, {"number": number}, None, 0.0)
+        store.save(WEIGHTS, {"number": number})
     remaining = sorted(path.name for path in tmp_path.iterdir())
     assert remaining == [f"checkpoint-{number:06d}" for number in range(5 - keep, 5)]
     assert store.load_newest().numbers["number"] == 4
@@ -54,21 +54,21 @@ def test_only_the_newest_checkpoints_remain(tmp_path, keep):
 def test_the_best_checkpoint_outlives_newer_ones_until_there_is_a_better_one(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     for number in range(1, 6):
-        store.save(WEIGHTS, {"number": number}, None, 0.0, is_best=number == 2)
+        store.save(WEIGHTS, {"number": number}, is_best=number == 2)
     assert [path.name[11:] for path in sorted(tmp_path.iterdir())] == ["000002-best", "000004", "000005"]
     assert store.load_best().numbers["number"] == 2
     assert store.load_newest().numbers["number"] == 5
-    store.save(WEIGHTS, {"number": 6}, None, 0.0, is_best=True)
+    store.save(WEIGHTS, {"number": 6}, is_best=True)
     assert [path.name[11:] for path in sorted(tmp_path.iterdir())] == ["000005", "000006-best"]
     assert store.load_best().numbers["number"] == store.load_newest().numbers["number"] == 6
 
 
 def test_a_run_without_a_best_checkpoint_says_so_and_so_does_one_whose_best_is_damaged(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, None, 0.0)
-    with pytest.raises(CheckpointError, match="followed a test of the policy: resume without --from-best"):
+    store.save(WEIGHTS, {})
+    with pytest.raises(CheckpointError, match="followed an evaluation of the policy: resume without --from-best"):
         store.load_best()
-    folder = store.save(WEIGHTS, {}, None, 0.0, is_best=True)
+    folder = store.save(WEIGHTS, {}, is_best=True)
     flip_a_bit(folder / TENSORS)
     with pytest.raises(CheckpointError, match=r"-best is damaged \(tensors.safetensors has changed"):
         store.load_best()
@@ -76,26 +76,26 @@ def test_a_run_without_a_best_checkpoint_says_so_and_so_does_one_whose_best_is_d
 
 def test_a_disk_that_gives_back_something_else_costs_no_older_checkpoint(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, keep=1)
-    store.save(WEIGHTS, {"number": 1}, None, 0.0)
+    store.save(WEIGHTS, {"number": 1})
     write = checkpoints.write_durably
     monkeypatch.setattr(checkpoints, "write_durably", lambda path, content: write(path, content[:-1] + b"?"))
     with pytest.raises(OSError, match="what was read back is not what was written"):
-        store.save(WEIGHTS, {"number": 2}, None, 0.0)
+        store.save(WEIGHTS, {"number": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000001"]
     assert store.load_newest().numbers["number"] == 1
 
 
 def test_a_save_that_is_given_up_leaves_nothing_behind(tmp_path):
     store = CheckpointStore(tmp_path, keep=1)
-    store.save(WEIGHTS, {"number": 1}, None, 0.0)
+    store.save(WEIGHTS, {"number": 1})
     with pytest.raises(SaveAbandonedError):
-        store.save(WEIGHTS, {"number": 2}, filled_replay(), PLENTY_OF_TIME, should_abandon=lambda: True)
+        store.save(WEIGHTS, {"number": 2}, ReplayBlocks(filled_replay(), PLENTY_OF_TIME), should_abandon=lambda: True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000001"]
 
 
 def test_numbering_goes_on_in_a_resumed_run(tmp_path):
-    CheckpointStore(tmp_path, keep=2).save(WEIGHTS, {}, None, 0.0)
-    assert CheckpointStore(tmp_path, keep=2).save(WEIGHTS, {}, None, 0.0).name == "checkpoint-000002"
+    CheckpointStore(tmp_path, keep=2).save(WEIGHTS, {})
+    assert CheckpointStore(tmp_path, keep=2).save(WEIGHTS, {}).name == "checkpoint-000002"
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path):
@@ -104,20 +104,20 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
     (tmp_path / "checkpoint-000009").write_text("a file")
     store = CheckpointStore(tmp_path, keep=1)
     for _ in range(3):
-        store.save(WEIGHTS, {}, None, 0.0)
+        store.save(WEIGHTS, {})
     assert store.load_newest().folder.name == "checkpoint-000003"
     assert {"tensorboard", "checkpoint-notes", "checkpoint-000009"} < {path.name for path in tmp_path.iterdir()}
 
 
 def test_leftovers_of_an_interrupted_save_are_ignored_and_the_next_save_works(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {"number": 1}, None, 0.0)
+    store.save(WEIGHTS, {"number": 1})
     leftover = tmp_path / ".saving-000002"
     leftover.mkdir()
     (leftover / TENSORS).write_bytes(b"half a file")
     (leftover / "stray").write_bytes(b"x")
     assert store.load_newest().numbers == {"number": 1}
-    folder = store.save(WEIGHTS, {"number": 2}, None, 0.0)
+    folder = store.save(WEIGHTS, {"number": 2})
     assert store.load_newest().numbers == {"number": 2}
     assert sorted(path.name for path in folder.iterdir()) == sorted((TENSORS, NUMBERS, MANIFEST))
     assert not leftover.exists()
@@ -125,9 +125,9 @@ def test_leftovers_of_an_interrupted_save_are_ignored_and_the_next_save_works(tm
 
 def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path):
     store = CheckpointStore(tmp_path, keep=1)
-    store.save(WEIGHTS, {"number": 1}, None, 0.0)
+    store.save(WEIGHTS, {"number": 1})
     with pytest.raises(TypeError):
-        store.save(WEIGHTS, {"number": object()}, None, 0.0)
+        store.save(WEIGHTS, {"number": object()})
     assert store.load_newest().numbers == {"number": 1}
 
 
@@ -165,7 +165,7 @@ def two_checkpoints(tmp_path):
     replay = filled_replay()
     store = CheckpointStore(tmp_path, keep=2)
     for number in (1, 2):
-        store.save(WEIGHTS, {"number": number}, replay, PLENTY_OF_TIME)
+        store.save(WEIGHTS, {"number": number}, ReplayBlocks(replay, PLENTY_OF_TIME))
     return store
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(two_checkpo
     with caplog.at_level(logging.WARNING):
         checkpoint = two_checkpoints.load_newest()
     assert checkpoint.numbers["number"] == 1
-    assert restore_replay(checkpoint, ReplayStreams(1, 400), 1) is True
+    assert restore_replay(ReplayStreams(1, 400), checkpoint.numbers["replay"], checkpoint.read_replay, 1, 7) is True
     (record,) = caplog.records
     message = record.getMessage()
     assert record.levelno == logging.WARNING
@@ -215,7 +215,7 @@ def test_a_run_without_checkpoints_says_so(tmp_path, exists):
 
 def test_no_flipped_bit_of_the_manifest_goes_unnoticed(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
-    manifest = store.save(WEIGHTS, {}, None, 0.0) / MANIFEST
+    manifest = store.save(WEIGHTS, {}) / MANIFEST
     whole = manifest.read_bytes()
     for place in range(len(whole)):
         flipped = bytearray(whole)
@@ -274,13 +274,13 @@ def _save_for_ever(folder):
     while True:
         number += 1
         tensors = {f"tensor.{index}": torch.full((20_000,), float(number)) for index in range(4)}
-        store.save(tensors, {"number": number}, replay, PLENTY_OF_TIME)
+        store.save(tensors, {"number": number}, ReplayBlocks(replay, PLENTY_OF_TIME))
 
 
 def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):
     context = multiprocessing.get_context("fork")  # torch is imported already: a child takes milliseconds
     chance, last = random.Random(0), 0
-    CheckpointStore(tmp_path, keep=2).save({"tensor.0": torch.zeros(3)}, {"number": 0}, None, PLENTY_OF_TIME)
+    CheckpointStore(tmp_path, keep=2).save({"tensor.0": torch.zeros(3)}, {"number": 0})
     for _ in range(50):
         process = context.Process(target=_save_for_ever, args=(tmp_path,), daemon=True)
         process.start()
@@ -293,5 +293,5 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):
         assert int(newest.folder.name[-6:]) >= last
         last = int(newest.folder.name[-6:])
     assert last > 1  # some saves came to their end
-    CheckpointStore(tmp_path, keep=2).save({"tensor.0": torch.zeros(3)}, {"number": 0}, None, PLENTY_OF_TIME)
+    CheckpointStore(tmp_path, keep=2).save({"tensor.0": torch.zeros(3)}, {"number": 0})
     assert len(list(tmp_path.iterdir())) == 2  # kills before the oldest were removed leave nothing for good

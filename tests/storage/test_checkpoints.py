@@ -1,24 +1,19 @@
 import math
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from mario_rl.experience import FRAME_SIZE, Mark, Rows
+from mario_rl.replay import saving
 from mario_rl.replay.sampler import SampleBuffer
+from mario_rl.replay.saving import ROWS_PER_BLOCK, ReplayBlocks, restore_replay
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
-from mario_rl.storage import checkpoints
-from mario_rl.storage.checkpoints import (
-    MANIFEST,
-    NUMBERS,
-    REPLAY,
-    ROWS_PER_BLOCK,
-    TENSORS,
-    CheckpointStore,
-    restore_replay,
-)
+from mario_rl.storage.checkpoints import MANIFEST, NUMBERS, REPLAY, TENSORS, CheckpointStore
+from tests import rules as part_rules
 
 PLENTY_OF_TIME = 1e6
 FILES = (TENSORS, NUMBERS, REPLAY, MANIFEST)
@@ -82,8 +77,14 @@ def poisoned_replay(like):
 
 def draw(replay, seed=3, size=64):
     buffer = SampleBuffer(size)
-    UniformSampler(replay, 5, 0.9, 0, np.random.default_rng(seed)).sample(buffer)
+    UniformSampler(replay, replace(part_rules.SAMPLING, n_step=5), np.random.default_rng(seed)).sample(buffer)
     return buffer
+
+
+def _restore(store, replay, streams_per_collector):
+    checkpoint = store.load_newest()
+    layout = checkpoint.numbers["replay"]
+    return restore_replay(replay, layout, checkpoint.read_replay, streams_per_collector, num_actions=7)
 
 
 def assert_same_draws(one, other):
@@ -112,10 +113,10 @@ def assert_only_saved_rows(replay):
 
 
 def clock_that_runs_out_after(num_looks, monkeypatch):
-    """A clock for the time budget: the budget is over after so many blocks."""
+    """A clock for the time budget: the budget is over after this many blocks."""
     looks = iter(range(10**9))
     clock = types.SimpleNamespace(monotonic=lambda: 0.0 if next(looks) <= num_looks else 1e9)
-    monkeypatch.setattr(checkpoints, "time", clock)
+    monkeypatch.setattr(saving, "time", clock)
 
 
 # --- Round trips ------------------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def test_tensors_of_every_type_come_back_as_they_were(tmp_path):
         "torch_rng": torch.get_rng_state(),
     }
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(tensors, {}, None, 0.0)
+    store.save(tensors, {})
     loaded = store.load_newest().tensors
     assert loaded.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -157,7 +158,7 @@ def test_numbers_come_back_as_they_were(tmp_path):
         "deep": {"a": {"b": [[]]}},
     }
     store = CheckpointStore(tmp_path, keep=2)
-    folder = store.save(WEIGHTS, numbers, None, 0.0)
+    folder = store.save(WEIGHTS, numbers)
     checkpoint = store.load_newest()
     assert checkpoint.folder == folder
     assert checkpoint.numbers == numbers
@@ -171,9 +172,9 @@ def test_replay_comes_back_so_that_the_same_random_numbers_draw_the_same_batches
     replay.interrupt(1)
     append(replay, 1, 50)
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, PLENTY_OF_TIME))
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored, 1) is True
+    assert _restore(store, restored, 1) is True
     assert restored.num_rows == replay.num_rows == 1_300 + 750
     assert_same_draws(replay, restored)
     assert_only_saved_rows(restored)
@@ -183,9 +184,9 @@ def test_a_restored_replay_goes_on_like_the_original(tmp_path):
     replay = filled_replay()
     replay.interrupt(0)  # a break that is still owed must not be forgotten
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, PLENTY_OF_TIME))
     restored = poisoned_replay(replay)
-    restore_replay(store.load_newest(), restored, 1)
+    _restore(store, restored, 1)
     for stream in range(2):
         append(replay, stream, 900)
         append(restored, stream, 900)
@@ -197,9 +198,9 @@ def test_a_restored_replay_goes_on_like_the_original(tmp_path):
 def test_an_empty_replay_comes_back_empty(tmp_path):
     replay = ReplayStreams(2, 1_000)
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, PLENTY_OF_TIME))
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored, 1) is True
+    assert _restore(store, restored, 1) is True
     assert restored.num_rows == 0
 
 
@@ -209,9 +210,9 @@ def test_an_empty_replay_comes_back_empty(tmp_path):
 def test_without_time_the_newest_block_is_saved_and_nothing_else_is_drawn(tmp_path):
     replay = filled_replay()
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, replay_budget_seconds=-1.0)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, -1.0))
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored, 1) is True
+    assert _restore(store, restored, 1) is True
     assert restored.written_end.tolist() == [3_000, 700]
     assert restored.oldest(0) == 3_000 - ROWS_PER_BLOCK
     assert restored.oldest(1) == 700  # nothing of the second stream
@@ -223,9 +224,9 @@ def test_a_short_time_saves_the_newest_rows_of_all_streams_in_turn(tmp_path, mon
     replay = filled_replay(lengths=(3_000, 1_200))
     clock_that_runs_out_after(num_blocks, monkeypatch)
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, replay_budget_seconds=1.0)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, 1.0))
     restored = poisoned_replay(replay)
-    restore_replay(store.load_newest(), restored, 1)
+    _restore(store, restored, 1)
     saved = [int(restored.written_end[stream]) - restored.oldest(stream) for stream in range(2)]
     assert saved == [(num_blocks + 1) // 2 * ROWS_PER_BLOCK, num_blocks // 2 * ROWS_PER_BLOCK]
     assert_only_saved_rows(restored)
@@ -234,14 +235,14 @@ def test_a_short_time_saves_the_newest_rows_of_all_streams_in_turn(tmp_path, mon
 def test_what_a_short_save_left_out_stays_out_after_the_next_save(tmp_path):
     replay = filled_replay()
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, replay_budget_seconds=-1.0)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, -1.0))
     first = poisoned_replay(replay)
-    restore_replay(store.load_newest(), first, 1)
+    _restore(store, first, 1)
     for stream in range(2):
         append(first, stream, 200)
-    store.save(WEIGHTS, {}, first, PLENTY_OF_TIME)
+    store.save(WEIGHTS, {}, ReplayBlocks(first, PLENTY_OF_TIME))
     second = poisoned_replay(replay)
-    restore_replay(store.load_newest(), second, 1)
+    _restore(store, second, 1)
     assert [second.oldest(stream) for stream in range(2)] == [3_000 - ROWS_PER_BLOCK, 700]
     assert_only_saved_rows(second)
     assert_same_draws(first, second)
@@ -257,11 +258,11 @@ def test_rows_that_are_overwritten_during_a_save_are_left_out(tmp_path, monkeypa
             append(replay, stream, 100)
         return 0.0
 
-    monkeypatch.setattr(checkpoints, "time", types.SimpleNamespace(monotonic=commit_meanwhile))
+    monkeypatch.setattr(saving, "time", types.SimpleNamespace(monotonic=commit_meanwhile))
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, replay, PLENTY_OF_TIME)
+    store.save(WEIGHTS, {}, ReplayBlocks(replay, PLENTY_OF_TIME))
     restored = poisoned_replay(replay)
-    assert restore_replay(store.load_newest(), restored, 1) is True
+    assert _restore(store, restored, 1) is True
     assert restored.num_rows >= ROWS_PER_BLOCK
     assert_only_saved_rows(restored)
 
@@ -271,22 +272,16 @@ def test_rows_that_are_overwritten_during_a_save_are_left_out(tmp_path, monkeypa
 
 def test_replay_whose_emulators_were_grouped_otherwise_is_not_restored(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
-    store.save({}, {}, filled_replay(lengths=(300, 300, 200, 200), capacity=2_600), 10)
-    assert restore_replay(store.load_newest(), ReplayStreams(4, 2_600), 2)
-    assert not restore_replay(store.load_newest(), ReplayStreams(4, 2_600), 4)
+    store.save({}, {}, ReplayBlocks(filled_replay(lengths=(300, 300, 200, 200), capacity=2_600), 10))
+    assert _restore(store, ReplayStreams(4, 2_600), 2)
+    assert not _restore(store, ReplayStreams(4, 2_600), 4)
 
 
 @pytest.mark.parametrize(("num_streams", "capacity"), [(2, 2_400), (1, 1_300), (4, 2_600), (4, 5_200)])
 def test_replay_of_another_layout_is_not_restored(tmp_path, num_streams, capacity):
     store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, filled_replay(), PLENTY_OF_TIME)
+    store.save(WEIGHTS, {}, ReplayBlocks(filled_replay(), PLENTY_OF_TIME))
     other = ReplayStreams(num_streams, capacity)
-    assert restore_replay(store.load_newest(), other, 1) is False
+    assert _restore(store, other, 1) is False
     assert other.num_rows == 0
     assert not other.frames.any()
-
-
-def test_a_checkpoint_without_replay_restores_none(tmp_path):
-    store = CheckpointStore(tmp_path, keep=2)
-    store.save(WEIGHTS, {}, None, PLENTY_OF_TIME)
-    assert restore_replay(store.load_newest(), ReplayStreams(2, 1_000), 1) is False

@@ -22,8 +22,8 @@ METADATA = {
 }
 
 
-def _policy(state):
-    return Policy(state, SHAPE, "simple", 4, (Level(1, 2), Level(2, 1)))
+def _policy(weights):
+    return Policy(weights, SHAPE, "simple", 4, (Level(1, 2), Level(2, 1)))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_an_exported_policy_comes_back_and_plays_the_same(model, network):
     pictures = torch.rand(3, 4, 84, 84)
     assert torch.equal(other.eval()(pictures), network.eval()(pictures))
     policy = read_policy(model)
-    assert policy._replace(state={}) == _policy({})
+    assert policy._replace(weights={}) == _policy({})
     assert torch.equal(policy.network()(pictures), network(pictures))
 
 
@@ -93,7 +93,7 @@ def test_a_network_of_another_shape_is_refused_with_both_shapes(model, shape):
     message = refusal(model, shape)
     assert json.dumps(SHAPE._asdict()) in message
     assert json.dumps(shape._asdict()) in message
-    assert "set NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA" in message
+    assert "set NETWORK, NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA" in message
 
 
 def test_another_action_set_is_refused_with_the_remedy(model):

@@ -11,7 +11,7 @@ import types
 import pytest
 import torch
 
-from mario_rl.settings.schema import choose_settings
+from mario_rl.settings.choosing import choose_resumed_settings
 from mario_rl.storage import runs
 from mario_rl.storage.checkpoints import CheckpointError, CheckpointStore
 from mario_rl.storage.runs import claim, find_run, find_run_to_plot, git_commit, new_run, read_settings, write_record
@@ -40,21 +40,21 @@ def project(tmp_path):
 def started_run(project, name, minutes_ago):
     """A run that was started some time ago and has not saved since."""
     run = runs.Run(name, project / "checkpoints" / name, project / "models")
-    write_record(run, SETTINGS)
+    write_record(run, SETTINGS.flat())
     moment = datetime.datetime.now().timestamp() - 60 * minutes_ago
     os.utime(run.checkpoints, (moment, moment))
     return run
 
 
 def save_checkpoint(run):
-    CheckpointStore(run.checkpoints, keep=2).save({"weight": torch.zeros(1)}, {}, None, 0.0)
+    CheckpointStore(run.checkpoints, keep=2).save({"weight": torch.zeros(1)}, {})
 
 
 # --- Names ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_named_after_its_level_and_the_time(project, same_second):
-    run = new_run(project, SETTINGS)
+    run = new_run(project, SETTINGS.task.levels_played)
     assert run.name == "mario-3-2-20260102-030405"
     assert run.checkpoints == project / "checkpoints" / run.name
     assert run.newest_model == project / "models" / f"{run.name}-newest.safetensors"
@@ -65,15 +65,15 @@ def test_a_run_is_named_after_its_level_and_the_time(project, same_second):
 def test_runs_of_the_same_second_get_names_of_their_own(project, same_second):
     names = []
     for _ in range(3):
-        run = new_run(project, SETTINGS)
-        write_record(run, SETTINGS)
+        run = new_run(project, SETTINGS.task.levels_played)
+        write_record(run, SETTINGS.flat())
         names.append(run.name)
     assert len(set(names)) == 3
     assert names[2] == "mario-3-2-20260102-030405-3"
 
 
 def test_runs_that_are_started_at_the_same_time_get_names_of_their_own(project, same_second):
-    assert new_run(project, SETTINGS).name != new_run(project, SETTINGS).name
+    assert new_run(project, SETTINGS.task.levels_played).name != new_run(project, SETTINGS.task.levels_played).name
 
 
 # --- Which run is resumed ---------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ def test_the_run_that_wrote_metrics_last_is_plotted_saved_or_not(project):
 def record(project, monkeypatch):
     monkeypatch.setenv("MARIO_TEST_TOKEN", "a-secret-of-the-environment")
     monkeypatch.setattr(sys, "argv", ["/home/someone/mario_rl_optimized.py", "--seed", "3"])
-    run = new_run(project, SETTINGS)
-    write_record(run, SETTINGS)
+    run = new_run(project, SETTINGS.task.levels_played)
+    write_record(run, SETTINGS.flat())
     return run.checkpoints / runs.RECORD
 
 
@@ -186,7 +186,7 @@ def test_the_record_holds_settings_command_commit_versions_and_machine(record):
     content = json.loads(record.read_text())
     assert set(content) == {"settings", "sessions"}
     assert content["settings"]["WORLD"] == 3
-    assert len(content["settings"]) == len(vars(SETTINGS))
+    assert len(content["settings"]) == len(SETTINGS.flat())
     (content,) = content["sessions"]
     assert content["command"] == ["python", "mario_rl_optimized.py", "--seed", "3"]
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", content["commit"])
@@ -204,12 +204,13 @@ def test_the_record_holds_nothing_of_the_environment(record):
 
 def test_a_record_gives_back_exactly_the_settings_it_was_written_with(record):
     values = read_settings(runs.Run("x", record.parent, record.parent))
-    assert choose_settings(values, {}, {}, has_gpu=lambda: False, base_source="run").settings == SETTINGS
+    chosen = choose_resumed_settings(values, lambda: pytest.fail("read"), {}, has_gpu=lambda: False)
+    assert chosen.settings == SETTINGS
 
 
 def test_a_resumed_run_adds_its_session_to_the_record(record, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mario_rl_optimized.py", "--resume"])
-    write_record(runs.Run("x", record.parent, record.parent), SETTINGS)
+    write_record(runs.Run("x", record.parent, record.parent), SETTINGS.flat())
     commands = [session["command"][2:] for session in json.loads(record.read_text())["sessions"]]
     assert commands == [["--seed", "3"], ["--resume"]]
     assert [path.name for path in record.parent.iterdir()] == [runs.LOCK, runs.RECORD]
@@ -256,15 +257,15 @@ def test_a_record_that_cannot_be_written_is_one_sentence(project, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    run = new_run(project, SETTINGS)
+    run = new_run(project, SETTINGS.task.levels_played)
     monkeypatch.setattr(runs, "replace_durably", full)
     with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
-        write_record(run, SETTINGS)
+        write_record(run, SETTINGS.flat())
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(project):
     (project / "checkpoints").write_text("a file in the way")  # a read-only disk answers another error the same way
     with pytest.raises(CheckpointError, match=r"checkpoints cannot be written \(.*\): checkpoints must go there"):
-        new_run(project, SETTINGS)
+        new_run(project, SETTINGS.task.levels_played)
     with pytest.raises(CheckpointError, match="mario-1-1-a cannot be written"):
         claim(runs.Run("mario-1-1-a", project / "checkpoints" / "mario-1-1-a", project / "models"))

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from mario_rl.telemetry.locks import LockReport, TimedLock, lock_warning
+from mario_rl.telemetry.locks import LockReport, LockRules, TimedLock, lock_warning
 
 
 def report_of(lock):
@@ -153,7 +153,7 @@ def test_a_sleeper_in_a_condition_is_woken_and_others_may_enter_meanwhile():
 
     def sleep():
         with condition:
-            asleep.set()  # nobody else gets in before the sleep has begun
+            asleep.set()  # no other thread gets in before the sleep has begun
             assert condition.wait_for(lambda: "news" in order, timeout=30)
             order.append("woken")
 
@@ -210,11 +210,11 @@ def test_the_contention_ratio_is_wait_over_wait_and_work():
 
 
 def test_a_warning_comes_above_the_wait_limit_and_says_how_long():
-    assert "11.0 ms" in lock_warning(LockReport(100, 1.1, 9.0), 10.0, 0.5)
+    assert "11.0 ms" in lock_warning(LockReport(100, 1.1, 9.0), LockRules(10.0, 0.5))
 
 
 def test_a_warning_comes_above_the_ratio_and_says_how_much():
-    assert "60%" in lock_warning(LockReport(1_000, 6.0, 4.0), 10.0, 0.5)
+    assert "60%" in lock_warning(LockReport(1_000, 6.0, 4.0), LockRules(10.0, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -227,4 +227,4 @@ def test_a_warning_comes_above_the_ratio_and_says_how_much():
     ],
 )
 def test_below_its_limits_the_lock_is_silent(report):
-    assert lock_warning(report, 10.0, 0.5) is None
+    assert lock_warning(report, LockRules(10.0, 0.5)) is None

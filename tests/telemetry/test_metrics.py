@@ -49,6 +49,15 @@ def test_a_sink_that_cannot_even_be_made_is_one_sentence():
     ]
 
 
+def test_nothing_is_written_before_a_sink_is_opened():
+    """A session makes its sinks before it knows whether the run can be resumed."""
+    made = []
+    sink = ForgivingSink(lambda: made.append("sink"), "a file", print)
+    assert not made
+    sink.open()
+    assert made == ["sink"]
+
+
 def test_rows_are_whole_while_the_run_goes_on(tmp_path):
     sink = JsonLinesSink(tmp_path / "metrics.jsonl")
     for number in range(3):

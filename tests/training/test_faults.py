@@ -8,14 +8,15 @@ import subprocess
 import pytest
 import torch
 
-from mario_rl.app.wiring import connect, network_shape
+from mario_rl.app.wiring import connect
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.settings.hardware import make_plan
 from mario_rl.storage.checkpoints import CheckpointError, CheckpointStore, check_disk
 from mario_rl.storage.runs import Run
 from mario_rl.telemetry.metrics import ForgivingSink, TensorBoardSink
-from mario_rl.training.loop import Limits, train
-from mario_rl.training.reporting import Reporter
+from mario_rl.training.limits import Limits
+from mario_rl.training.loop import train
+from mario_rl.training.saving import bytes_needed
 from tests.small_runs import Lines, small_settings
 
 
@@ -23,13 +24,13 @@ def train_serially(folder, console, decisions, prepare=lambda pipeline: None, **
     """A serial run in a folder; its outcome and the pipeline."""
     usual = {"CHECKPOINT_EPOCHS": 1, "CHECKPOINT_REPLAY": False, "EPISODES_PER_EPOCH": 1}
     settings = small_settings(**(usual | changes))
-    assert choose_emulator(settings.emulator, print) == settings.emulator
+    assert choose_emulator(settings.play.emulator, print) == settings.play.emulator
     run = Run("run", folder / "checkpoints", folder / "models")
     run.checkpoints.mkdir(parents=True, exist_ok=True)
     pipeline = connect(settings, make_plan(settings, serial=True), console, serial=True)
     prepare(pipeline)
-    store = CheckpointStore(run.checkpoints, settings.keep_checkpoints)
-    outcome = train(pipeline, Limits(epochs=10**6, decisions=decisions), run, store, Reporter(console, []))
+    store = CheckpointStore(run.checkpoints, settings.saving.keep_checkpoints)
+    outcome = train(pipeline, settings.schedule, Limits(epochs=10**6, decisions=decisions), run, store)
     return outcome, pipeline
 
 
@@ -87,10 +88,11 @@ def test_a_run_that_cannot_be_saved_in_the_end_says_so(tmp_path):
 
 def test_a_disk_without_room_for_checkpoints_is_refused_before_anything_starts(tmp_path):
     settings = small_settings(BUFFER_SIZE=20_000)
+    needed = bytes_needed(settings.saving, settings.network_shape, settings.replay.buffer_size)
     expected = pytest.raises(CheckpointError, match=r"Checkpoints need up to \d+ MB and 1 MB are free in .*: make room")
     with small_disk(tmp_path / "disk", kilobytes=1_000), expected:
-        check_disk(tmp_path / "disk" / "checkpoints", settings, network_shape(settings))
-    check_disk(tmp_path / "checkpoints", settings, network_shape(settings))  # here there is room
+        check_disk(tmp_path / "disk" / "checkpoints", needed)
+    check_disk(tmp_path / "checkpoints", needed)  # here there is room
 
 
 def poisoned(value, after_updates):
@@ -101,7 +103,7 @@ def poisoned(value, after_updates):
 
         def train():
             if pipeline.learner.num_updates >= after_updates:
-                pipeline.replay.reward[:] = value
+                pipeline.saver.replay.reward[:] = value
             return train_as_usual()
 
         pipeline.trainer.train = train
@@ -135,7 +137,7 @@ def test_weights_that_are_no_numbers_are_left_behind_and_training_goes_on(tmp_pa
             if pipeline.learner.num_updates >= 20 and not poisonings:
                 poisonings.append(pipeline.learner.num_updates)
                 with torch.no_grad():
-                    pipeline.learner.online.value.weight[0, 0] = math.nan
+                    pipeline.learner.networks.online.value.weight[0, 0] = math.nan
             return train_as_usual()
 
         pipeline.trainer.train = train
@@ -156,7 +158,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, when):
         def train():
             if pipeline.learner.num_updates >= 20:
                 with torch.no_grad():
-                    pipeline.learner.online.value.weight[0, 0] = math.nan
+                    pipeline.learner.networks.online.value.weight[0, 0] = math.nan
             return train_as_usual()
 
         pipeline.trainer.train = train

@@ -7,7 +7,7 @@ The beam passes one dot at a time, 341 dots a line, 262 lines a picture, three d
     line 240        nothing
     lines 241-260   vertical blank: the beam returns, and the processor is interrupted at the first dot
 
-Nobody looks at most dots, so the beam is moved only when somebody does: before the processor reads or writes one of
+Most dots are never looked at, so the beam is moved only when one is: before the processor reads or writes one of
 the picture unit's registers, and at the end of a frame (`catch_up`). Moving it over a line that is not drawn takes a
 few additions.
 
@@ -15,7 +15,6 @@ nes-py's ways, which we follow: a pixel's tile is fetched when the beam is on it
 hardware leaves out the first dot of every other picture's line 0, nes-py leaves out the last dot of the line before.
 """
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.emulator import SCREEN_HEIGHT, SCREEN_WIDTH
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
@@ -23,6 +22,7 @@ from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.nametables import tile_to_the_right
 from mario_rl.emulation.fast.picture import draw_pixels, prepare_drawing
 from mario_rl.emulation.fast.sprites import sprite_zero_x
+from mario_rl.machine.compiling import compiled
 
 DOTS_PER_LINE = 341
 DOTS_PER_PICTURE = 262 * DOTS_PER_LINE

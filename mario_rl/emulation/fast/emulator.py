@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART, Outcomes
 from mario_rl.emulation.fast.canvas import CANVAS, Canvas
@@ -27,8 +26,9 @@ from mario_rl.emulation.fast.reducing import reduce_screen
 from mario_rl.emulation.rom import find_rom, read_rom
 from mario_rl.emulation.rules import NOOP, PRELEVEL_TIMER, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
+from mario_rl.machine.compiling import compiled
 
-GAMES_PER_PART = 4  # 64, 16, 4 games a part: 1.70, 1.86, 1.83 and 1.52, 1.65, 1.66 times one thread (two noisy runs)
+GAMES_PER_PART = 4  # as good as 16 with two threads, and better than 64: the faster thread plays more of them
 SAVED_GAME = np.dtype([("console", CONSOLE), ("picture", np.uint8, (FRAME_SIZE, FRAME_SIZE))])
 STRAYED = 'the game did something that the fast emulator does not know; set EMULATOR = "nes_py"'
 
@@ -101,7 +101,7 @@ def _play(
     buttons: int,
     num_frames: int,
 ) -> tuple[int, bool, bool]:
-    """Hold the buttons for so many frames, or until the game is done: (raw reward, done, flag).
+    """Hold the buttons for `num_frames`, or until the game is done: (raw reward, done, flag).
 
     Only the last frame is drawn. Which one that is turns out differently when Mario dies, or when a cut-scene follows;
     then the state before it is taken up again and the frame is run once more, with drawing.
@@ -299,5 +299,5 @@ class FastEmulator:
         while (call := self._calls.get()) is not None:
             try:
                 self._results.put(self._play_parts(*call, canvas))
-            except BaseException as error:  # whoever waits for the result must not wait forever
+            except BaseException as error:  # the thread that waits for the result must not wait forever
                 self._results.put(error)

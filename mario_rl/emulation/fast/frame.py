@@ -4,12 +4,12 @@ A picture takes 29,780.5 cycles on average, so the end of a frame moves down by 
 screen then is partly of one picture and partly of the next. That is nes-py's way (the hardware has only pictures).
 """
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.fast.beam import DOTS_PER_PICTURE, LENGTH_DECIDED, VBLANK, catch_up
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.processor import interrupt, run_processor
+from mario_rl.machine.compiling import compiled
 
 CYCLES_PER_FRAME = 29781
 

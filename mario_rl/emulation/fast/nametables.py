@@ -3,12 +3,12 @@
 A place in them is an address `yyy NN YYYYY XXXXX`: pixel row inside the tile, nametable, row and column of tiles.
 """
 
-from mario_rl.compiling import compiled
+from mario_rl.machine.compiling import compiled
 
 
 @compiled
 def tile_to_the_right(address: int, num_tiles: int) -> int:
-    """So many tiles further right, at most 32: behind the last column begins the other nametable."""
+    """`num_tiles` further right, at most 32: behind the last column begins the other nametable."""
     column = (address & 0x1F) + num_tiles
     address = address & ~0x1F | column & 0x1F
     return address ^ 0x400 if column & 0x20 else address

@@ -11,12 +11,12 @@ An ink is what the screen shall hold for a colour: its grey level for training, 
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.fast.canvas import TILES_PER_LINE, Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.nametables import tile_to_the_right
 from mario_rl.emulation.fast.sprites import BEHIND_BACKGROUND, choose_sprites, sprite_row
+from mario_rl.machine.compiling import compiled
 
 _ALL_LANES = np.uint64(0x0101010101010101)
 

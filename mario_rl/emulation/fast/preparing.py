@@ -1,4 +1,4 @@
-"""Compiles the emulator before anybody plays, once, with a word about what is going on. Runs in the main process.
+"""Compiles the emulator before the first game, once, with a word about what is going on. Runs in the main process.
 
 Collectors that start together would otherwise each compile the same. A lock keeps two runs from doing so.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mario_rl.compiling import CACHE_FOLDER
 from mario_rl.emulation.emulator import NO_RESTART
 from mario_rl.emulation.fast.emulator import FastConsole, FastEmulator
 from mario_rl.emulation.rules import Level
 from mario_rl.experience import FRAME_SIZE
+from mario_rl.machine.compiling import CACHE_FOLDER
 
 KEPT_FOLDERS = 4  # of earlier versions
 

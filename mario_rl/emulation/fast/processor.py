@@ -5,7 +5,7 @@ game, which never depends on what happens inside one). Registers live in local v
 
 Of the flags, C and V have variables of their own. N and Z are worked out, when a branch asks, from the result that they
 come from: Z when its low eight bits are zero, N when bit 7 is set (or bit 8, where N is not the result's own). The
-flags that nobody asks for are in `others`. When flags are pushed, nes-py's byte has its bits in the opposite order of
+flags that are not asked for are in `others`. When flags are pushed, nes-py's byte has its bits in the opposite order of
 the hardware's, NV1BDIZC from bit 0 on; the stack is RAM, so we do the same.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.console import Console
+from mario_rl.machine.compiling import compiled
 
 # isort: off
 from mario_rl.emulation.fast.instructions import (

@@ -7,9 +7,9 @@ column, a column is 21 wide and a result 64. Every weight is a whole number, so 
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.emulator import SCREEN_HEIGHT, SCREEN_WIDTH
 from mario_rl.experience import FRAME_SIZE
+from mario_rl.machine.compiling import compiled
 
 LINE, TALL = 7, 20
 COLUMN, WIDE = 21, 64

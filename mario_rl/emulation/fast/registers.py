@@ -1,17 +1,17 @@
 """What the processor finds at the addresses of the picture unit, the joypads and the sprite copier. Compiled.
 
-Sound registers are ignored: nobody listens. Some features of the picture unit the game never uses: sprites of 8 x 16
+Sound registers are ignored: there is no sound. Some features of the picture unit the game never uses: sprites of 8 x 16
 pixels, hidden edges, background without sprites or sprites without background, single sprite bytes, sprite copies from
 outside RAM. Should a program use them after all, `strayed` is set and the emulator refuses to go on.
 """
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.fast.beam import beam_line, catch_up, run_to_sprite_zero_change
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.nametables import nametable_index
 from mario_rl.emulation.fast.sprites import hold_sprites
+from mario_rl.machine.compiling import compiled
 
 # The picture unit's eight registers repeat from 0x2000 to 0x3FFF.
 CONTROL, MASK, STATUS, SPRITE_ADDRESS, SPRITE_BYTE, SCROLL, VIDEO_ADDRESS, VIDEO_BYTE = range(8)

@@ -9,12 +9,12 @@ there), and takes their patterns from above their first row. Mario falling into 
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.compiling import compiled
 from mario_rl.emulation.emulator import SCREEN_HEIGHT
 from mario_rl.emulation.fast.canvas import Canvas
 from mario_rl.emulation.fast.cartridge import Cartridge
 from mario_rl.emulation.fast.console import Console
 from mario_rl.emulation.fast.nametables import tile_to_the_right
+from mario_rl.machine.compiling import compiled
 
 NUM_SPRITES = 64
 MAX_SPRITES_PER_LINE = 8

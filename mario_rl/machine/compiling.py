@@ -16,13 +16,15 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_PACKAGE = Path(__file__).parent
-_SOURCES = sorted(
+_PACKAGE = Path(__file__).parent.parent
+# Whatever compiled code is made of, directly or not; tests/test_imports.py finds a missing one.
+SOURCES = sorted(
     [
         *_PACKAGE.glob("emulation/*.py"),
         *_PACKAGE.glob("emulation/fast/*.py"),
+        _PACKAGE / "errors.py",
         _PACKAGE / "experience.py",
-        _PACKAGE / "compiling.py",
+        _PACKAGE / "machine" / "compiling.py",
         _PACKAGE / "replay" / "gathering.py",
         _PACKAGE / "replay" / "sum_tree.py",
     ]
@@ -44,7 +46,7 @@ for _option in (
 def _fingerprint() -> str:
     """Sources with their times (numba looks at these), and what compiles them for what."""
     digest = hashlib.sha256()
-    for path in _SOURCES:
+    for path in SOURCES:
         digest.update(f"{path} {path.stat().st_mtime_ns}\n".encode())
         digest.update(path.read_bytes())
     cpu = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"

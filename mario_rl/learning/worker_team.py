@@ -1,4 +1,4 @@
-"""Who trains: one worker in the main thread, or several threads that share the networks (TRAINING_WORKERS).
+"""Several threads that train side by side and share the networks (TRAINING_WORKERS).
 
 Several workers cannot train on one set of weights at once. The backward pass of one needs the weights of its forward
 pass, which another's optimizer step has changed meanwhile: torch refuses. And BatchNorm's forward in train mode writes
@@ -17,43 +17,15 @@ import torch
 
 from mario_rl.agent.network import copy_weights, eval_twin
 from mario_rl.learning.learner import Learner
-from mario_rl.learning.losses import double_q_loss
+from mario_rl.learning.losses import LossFigures, double_q_loss
 from mario_rl.learning.read_write_lock import ReadWriteLock
-from mario_rl.learning.sampling import SampleAhead, SampleInline
+from mario_rl.learning.sampling import SampleInline
 from mario_rl.learning.transfer import Transfer
-
-
-class LoneWorker:
-    """Trains in the thread that asks."""
-
-    def __init__(self, learner: Learner, samples: SampleAhead | SampleInline) -> None:
-        self._learner = learner
-        self._samples = samples
-
-    def train(self) -> int:
-        """One round; the number of experiences trained on."""
-        return self._learner.train(self._samples.next)
-
-    @property
-    def sample_wait_seconds(self) -> float:
-        """That it has waited for samples, since the start."""
-        return self._samples.wait_seconds
-
-    def settle(self) -> None:
-        """Before a checkpoint."""
-        self._samples.settle()
-
-    def take_lock_metrics(self) -> dict[str, float]:
-        """Nobody to wait for."""
-        return {}
-
-    def close(self) -> None:
-        """Stop sampling."""
-        self._samples.close()
+from mario_rl.telemetry.metrics import Metrics
 
 
 class WorkerTeam:
-    """Threads that train side by side. Between two rounds they rest, so the main loop may save or publish."""
+    """Threads that train side by side."""
 
     def __init__(self, learner: Learner, samples: list[SampleInline], threads_each: int) -> None:
         self.lock = ReadWriteLock()
@@ -68,8 +40,6 @@ class WorkerTeam:
         for thread in self._threads:
             thread.start()
 
-    sample_wait_seconds = 0.0  # each worker draws for itself
-
     def train(self) -> int:
         """One round of every worker; the number of experiences trained on."""
         for requests in self._requests:
@@ -83,11 +53,12 @@ class WorkerTeam:
     def settle(self) -> None:
         """Nothing: uniform samplers remember nothing of a batch."""
 
-    def take_lock_metrics(self) -> dict[str, float]:
+    def metrics(self) -> Metrics:
         """How long workers have waited for each other since the last call."""
         reading, writing = self.lock.take_report()
         wait_seconds = reading.wait_seconds + writing.wait_seconds
         return {
+            "learner/sample_wait_share": 0.0,
             "workers/read_wait_milliseconds": reading.mean_wait_milliseconds,
             "workers/write_wait_milliseconds": writing.mean_wait_milliseconds,
             "workers/lock_wait_seconds": wait_seconds,
@@ -117,35 +88,36 @@ class _Worker:
         self._samples = samples
         self._lock = lock
         rules = learner.rules
-        self._online = copy.deepcopy(learner.online).train()
+        self._online = copy.deepcopy(learner.networks.online).train()
         self._online_eval = eval_twin(self._online)
-        self._target = copy.deepcopy(learner.target)
-        self._transfer = Transfer(rules.batch_size * rules.steps_per_sample, rules.batch_size, learner.device, False)
+        self._target = copy.deepcopy(learner.networks.target)
+        self._transfer = Transfer(rules.batch_size, learner.device)
 
     def train(self) -> int:
         """One round: draw, accumulate, step."""
         rules = self._learner.rules
-        for micro_batch_number in range(rules.micro_batches_per_round):
-            part = micro_batch_number % rules.steps_per_sample
-            if part == 0:
-                self._transfer.load(self._samples.next)
-            if micro_batch_number % rules.accumulation_steps == 0:
-                self._take_weights()
-                figures = []
-            batch = self._transfer.micro_batch(part)
-            with self._learner.autocast():
-                figure = double_q_loss(
-                    self._online.outputs, self._online_eval.outputs, self._target.outputs, self._online.head, batch
-                )
-            (figure.loss / rules.accumulation_steps).backward()  # type: ignore[no-untyped-call]
-            figures.append(figure)
-            if (micro_batch_number + 1) % rules.accumulation_steps == 0:
-                with self._lock.writing():
-                    self._learner.step_with(self._online, figures)
-        return rules.micro_batches_per_round * rules.batch_size
+        figures: list[LossFigures] = []
+        for _ in range(rules.samples_per_round):
+            self._transfer.load(self._samples.next())
+            for part in range(rules.training_steps_per_sample):
+                if not figures:
+                    self._take_weights()
+                batch = self._transfer.micro_batch(part)
+                with self._learner.autocast():
+                    figure = double_q_loss(
+                        self._online.outputs, self._online_eval.outputs, self._target.outputs, self._online.head, batch
+                    )
+                (figure.loss / rules.gradient_accumulation_steps).backward()  # type: ignore[no-untyped-call]
+                figures.append(figure)
+                if len(figures) == rules.gradient_accumulation_steps:
+                    with self._lock.writing():
+                        self._learner.step_with(self._online, figures)
+                    figures = []
+            self._transfer.release()
+        return rules.samples_per_round * rules.sample_size
 
     def _take_weights(self) -> None:
         self._online.zero_grad(set_to_none=False)
         with self._lock.reading():
-            for mine, theirs in ((self._online, self._learner.online), (self._target, self._learner.target)):
-                copy_weights(theirs, mine)
+            copy_weights(self._learner.networks.online, self._online)
+            copy_weights(self._learner.networks.target, self._target)

@@ -1,18 +1,22 @@
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from mario_rl.learning.learner import Execution, Learner
+from mario_rl.learning.learner import Learner
+from mario_rl.learning.rules import Execution
 from mario_rl.learning.sampling import SampleInline
-from mario_rl.learning.workers import LoneWorker, WorkerTeam
+from mario_rl.learning.trainers import LoneTrainer
+from mario_rl.learning.worker_team import WorkerTeam
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
-from tests.learning.test_learner import RULES, SHAPE
+from tests import rules
+from tests.learning.test_learner import SHAPE
 from tests.replay import Player, rows_of
 
-RULES = RULES._replace(steps_per_sample=2, weight_averaging=0.05)
+RULES = replace(rules.LEARNING, training_steps_per_sample=2, weight_averaging=0.05)
 
 
 @pytest.fixture
@@ -25,21 +29,21 @@ def replay():
     return streams
 
 
-def _learner(**rules):
+def _learner(**changes):
     torch.manual_seed(0)
-    return Learner(SHAPE, RULES._replace(**rules), Execution(torch.device("cpu")))
+    return Learner(SHAPE, replace(RULES, **changes), Execution(torch.device("cpu")))
 
 
 def _samples(replay, seed):
-    sampler = UniformSampler(replay, 3, 0.9, 0, np.random.default_rng(seed))
-    return SampleInline(sampler, RULES.batch_size * RULES.steps_per_sample)
+    sampler = UniformSampler(replay, rules.SAMPLING, np.random.default_rng(seed))
+    return SampleInline(sampler, RULES.sample_size)
 
 
-def test_a_team_of_one_trains_as_a_lone_worker_does(replay):
+def test_a_team_of_one_trains_as_a_lone_trainer_does(replay):
     # The same batches, the same weights, the same statistics: replicas change nothing but where things are computed.
-    lone, in_team = _learner(accumulation_steps=2), _learner(accumulation_steps=2)
+    lone, in_team = _learner(gradient_accumulation_steps=2), _learner(gradient_accumulation_steps=2)
     team = WorkerTeam(in_team, [_samples(replay, 5)], threads_each=1)
-    worker = LoneWorker(lone, _samples(replay, 5))
+    worker = LoneTrainer(lone, _samples(replay, 5))
     for _ in range(4):
         assert worker.train() == team.train()
     team.close()
@@ -54,12 +58,12 @@ def test_every_worker_makes_its_updates_and_all_are_counted(replay):
     team = WorkerTeam(learner, [_samples(replay, seed) for seed in range(4)], threads_each=1)
     trained = sum(team.train() for _ in range(5))
     team.close()
-    assert trained == 5 * 4 * RULES.batch_size * RULES.steps_per_sample
-    assert learner.num_updates == 5 * 4 * RULES.steps_per_sample
+    assert trained == 5 * 4 * RULES.sample_size
+    assert learner.num_updates == 5 * 4 * RULES.training_steps_per_sample
     reading, writing = team.lock.take_report()
     assert reading.acquisitions == writing.acquisitions == learner.num_updates
     assert all(torch.isfinite(tensor).all() for tensor in learner.tensors().values())
-    for name, tensor in learner.online.state_dict().items():
+    for name, tensor in learner.networks.online.state_dict().items():
         if "running_var" in name:
             assert (tensor > 0).all(), name
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,21 +8,12 @@ from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS
-from mario_rl.environment.episodes import TaskRules
 from mario_rl.environment.observation import show_buttons
-from mario_rl.evaluation.playing import NUM_STARTS, Episode, Evaluation, evaluate, play_episodes
+from mario_rl.evaluation.episodes import NUM_STARTS, evaluate, play_episodes
+from mario_rl.evaluation.results import Episode, Evaluation
+from tests import rules
 
-TASK = TaskRules(
-    levels=(Level(1, 1),),
-    actions="simple",
-    emulator="fast",
-    frame_skip=4,
-    noop_start_max_frames=30,
-    no_progress_decisions=25,
-    reward_scale=1.0,
-    flag_bonus=0.0,
-    practice_share=0.0,
-)
+PLAY = replace(rules.PLAY, no_progress_decisions=25)
 NOOP, RUN, LEFT = 0, 3, 6
 LEVEL = Level(1, 1)
 
@@ -54,22 +47,22 @@ def _by_hand(action, idle_frames):
 
 def test_every_game_of_the_batch_plays_its_own_episode_to_its_own_end():
     starts = np.array([0, 7, 30], np.int32)
-    episodes = play_episodes(_network(RUN), TASK, LEVEL, starts, 0.0, np.random.default_rng(0))
+    episodes = play_episodes(_network(RUN), PLAY, LEVEL, starts, 0.0, np.random.default_rng(0))
     assert episodes == [_by_hand(RUN, idle) for idle in starts]
 
 
 def test_a_game_that_is_done_plays_the_next_episode_that_waits(monkeypatch):
     starts, network = np.array([0, 7, 30, 12, 3], np.int32), _network(seed=3)
-    at_once = play_episodes(network, TASK, LEVEL, starts, 0.0, np.random.default_rng(0))
-    monkeypatch.setattr("mario_rl.evaluation.playing.GAMES_AT_ONCE", 2)
-    assert play_episodes(network, TASK, LEVEL, starts, 0.0, np.random.default_rng(0)) == at_once
-    in_turn = play_episodes(_network(RUN), TASK, LEVEL, starts, 0.0, np.random.default_rng(0))
+    at_once = play_episodes(network, PLAY, LEVEL, starts, 0.0, np.random.default_rng(0))
+    monkeypatch.setattr("mario_rl.evaluation.episodes.GAMES_AT_ONCE", 2)
+    assert play_episodes(network, PLAY, LEVEL, starts, 0.0, np.random.default_rng(0)) == at_once
+    in_turn = play_episodes(_network(RUN), PLAY, LEVEL, starts, 0.0, np.random.default_rng(0))
     assert in_turn == [_by_hand(RUN, idle) for idle in starts]
 
 
 def test_who_gets_no_further_is_stopped():
-    (episode,) = play_episodes(_network(LEFT), TASK, LEVEL, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
-    assert episode.decisions == TASK.no_progress_decisions
+    (episode,) = play_episodes(_network(LEFT), PLAY, LEVEL, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
+    assert episode.decisions == PLAY.no_progress_decisions
     assert not episode.cleared
 
 
@@ -87,14 +80,14 @@ class _Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
     made = _Recorder()
-    monkeypatch.setattr("mario_rl.evaluation.playing.ActingNetwork", lambda network: made)
+    monkeypatch.setattr("mario_rl.evaluation.episodes.ActingNetwork", lambda network: made)
     return made
 
 
 def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed(recorder):
     def play(sticky, seed):
         recorder.seen.clear()
-        return play_episodes(_network(), TASK, LEVEL, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
+        return play_episodes(_network(), PLAY, LEVEL, np.zeros(6, np.int32), sticky, np.random.default_rng(seed))
 
     assert len(set(play(0.0, 1))) == 1  # without them, a greedy policy has one episode
     assert play(0.5, 1) == play(0.5, 1)
@@ -103,7 +96,7 @@ def test_sticky_actions_repeat_the_one_before_and_depend_on_the_seed(recorder):
 
 
 def test_the_network_sees_the_stack_that_training_sees(recorder):
-    play_episodes(_network(), TASK, LEVEL, np.array([3], np.int32), 0.0, np.random.default_rng(0))
+    play_episodes(_network(), PLAY, LEVEL, np.array([3], np.int32), 0.0, np.random.default_rng(0))
     emulator = make_emulator("fast", [Level(1, 1)])
     picture = np.empty((1, 1, 84, 84), np.uint8)
     emulator.step(np.zeros(1, np.uint8), 4, np.array([3], np.int32), picture, 0)
@@ -120,14 +113,14 @@ def test_the_network_sees_the_stack_that_training_sees(recorder):
 
 
 def test_an_evaluation_plays_each_start_once_and_sticky_episodes_only_when_they_are_worth_it():
-    evaluation = evaluate(_network(RUN), TASK, LEVEL, seed=1, sticky_episodes=3)
+    evaluation = evaluate(_network(RUN), PLAY, LEVEL, seed=1, sticky_episodes=3)
     assert (len(evaluation.starts), len(evaluation.sticky)) == (NUM_STARTS, 3)
     assert evaluation.clear_rate == 0.0
     assert evaluation.mean_distance == pytest.approx(np.mean([episode.distance for episode in evaluation.starts]))
-    assert not evaluate(_network(RUN), TASK, LEVEL, seed=1, sticky_from_clear_rate=0.5).sticky
+    assert not evaluate(_network(RUN), PLAY, LEVEL, seed=1, sticky_from_clear_rate=0.5).sticky
 
 
-def test_the_rates_are_shares_of_their_own_test():
+def test_the_rates_are_shares_of_their_own_half():
     won, lost = Episode(True, 3_161, 3_000.0, 250), Episode(False, 600, 500.0, 60)
     evaluation = Evaluation(Level(1, 1), [won, won, lost, won], [won, lost])
     assert (evaluation.clear_rate, evaluation.sticky_clear_rate) == (0.75, 0.5)

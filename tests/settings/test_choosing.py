@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import config_optimized
 from mario_rl.emulation.choosing import advise_more_collectors
-from mario_rl.settings.schema import (
+from mario_rl.settings.choosing import (
     ChosenSettings,
-    Settings,
     SettingsError,
+    choose_resumed_settings,
     choose_settings,
     parse_assignments,
-    read_config_module,
-    setting_names,
 )
+from mario_rl.settings.config_file import read_config_module
+from mario_rl.settings.settings import NAMES
 
 CONFIG_FILE = Path(config_optimized.__file__)
 VALUES, OVERRIDES = read_config_module(config_optimized)
@@ -44,7 +44,7 @@ def faults_of(*assignments: str, **changes: object) -> list[str]:
 
 
 def shipped_config_on(num_cores: int, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The config file as it is read on a machine with so many cores."""
+    """The config file as it is read on a machine with this many cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(num_cores)), raising=False)
     spec = importlib.util.spec_from_file_location(f"config_with_{num_cores}_cores", CONFIG_FILE)
     module = importlib.util.module_from_spec(spec)
@@ -76,13 +76,12 @@ def test_the_shipped_file_moves_a_thousand_experiences_a_commit_and_names_the_ot
     assert VALUES["EXPERIENCE_BATCH_SIZE"] >= 1_000
     assert VALUES["USE_DATA_PARALLEL"] in (True, False)
     assert VALUES["REP_Q_SIZE"] >= 1
-    chosen = choose().settings
-    # A1: a queue of 10,000 experiences for each of the four collectors
+    chosen = choose().settings.collecting  # a queue of 10,000 experiences for each of the four collectors
     assert chosen.ring_slots * chosen.chunk_experiences == pytest.approx(10_000, rel=0.02)
 
 
 def test_the_shipped_file_names_every_setting_and_nothing_else():
-    assert sorted(VALUES) == sorted(setting_names())
+    assert sorted(VALUES) == sorted(NAMES)
 
 
 def test_every_setting_in_the_shipped_file_carries_a_reason():
@@ -102,7 +101,7 @@ def test_every_setting_in_the_shipped_file_carries_a_reason():
                     setting_lines |= {key.lineno: key.value for key in statement.value.keys}
                 elif not name.id.startswith("_"):
                     setting_lines[statement.lineno] = name.id
-    assert set(setting_lines.values()) >= set(setting_names()) - {"WORLD"}  # WORLD and STAGE share a line
+    assert set(setting_lines.values()) >= set(NAMES) - {"WORLD"}  # WORLD and STAGE share a line
 
     without_reason = []
     explained: set[int] = set()
@@ -119,7 +118,7 @@ def test_every_setting_in_the_shipped_file_carries_a_reason():
 def test_the_shipped_file_is_valid_without_a_gpu(num_cores, monkeypatch):
     values, overrides = read_config_module(shipped_config_on(num_cores, monkeypatch))
     chosen = choose_settings(values, overrides, {}, has_gpu=lambda: False)
-    assert chosen.settings.num_processes == max(1, num_cores // 12)
+    assert chosen.settings.collecting.num_processes == max(1, num_cores // 12)
 
 
 @pytest.mark.parametrize("num_cores", [24, 64, 512])
@@ -130,7 +129,7 @@ def test_the_shipped_file_is_valid_without_a_gpu_on_a_machine_with_many_cores(nu
 
 def test_the_shipped_file_is_valid_with_a_gpu_and_then_ignores_the_cpu_overrides():
     chosen = choose_settings(VALUES, OVERRIDES, {}, has_gpu=lambda: True)
-    assert chosen.settings.batch_size == VALUES["BATCH_SIZE"]
+    assert chosen.settings.learning.batch_size == VALUES["BATCH_SIZE"]
     assert set(chosen.sources.values()) == {"config"}
 
 
@@ -139,10 +138,10 @@ def test_the_shipped_file_is_valid_with_a_gpu_and_then_ignores_the_cpu_overrides
 
 def test_cpu_overrides_win_over_the_file_and_the_command_line_wins_over_both():
     chosen = choose("HIDDEN_UNITS=64", gpu=False, overrides={"BATCH_SIZE": 128, "HIDDEN_UNITS": 256})
-    assert (chosen.settings.gamma, chosen.sources["GAMMA"]) == (VALUES["GAMMA"], "config")
-    assert (chosen.settings.batch_size, chosen.sources["BATCH_SIZE"]) == (128, "cpu")
-    assert (chosen.settings.hidden_units, chosen.sources["HIDDEN_UNITS"]) == (64, "set")
-    assert set(chosen.sources) == set(setting_names())
+    assert (chosen.settings.sampling.gamma, chosen.sources["GAMMA"]) == (VALUES["GAMMA"], "config")
+    assert (chosen.settings.learning.batch_size, chosen.sources["BATCH_SIZE"]) == (128, "cpu")
+    assert (chosen.settings.network.hidden_units, chosen.sources["HIDDEN_UNITS"]) == (64, "set")
+    assert set(chosen.sources) == set(NAMES)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +150,15 @@ def test_cpu_overrides_win_over_the_file_and_the_command_line_wins_over_both():
 )
 def test_cpu_overrides_count_only_where_the_run_is_on_a_cpu(assignments, gpu, expected):
     chosen = choose(*assignments, gpu=gpu, overrides={"BATCH_SIZE": 128})
-    assert chosen.settings.batch_size == expected
+    assert chosen.settings.learning.batch_size == expected
 
 
 def test_the_last_of_two_assignments_wins():
-    assert choose("SEED=2", "seed=3").settings.seed == 3
+    assert choose("SEED=2", "seed=3").settings.run.seed == 3
 
 
 def test_settings_of_a_resumed_run_are_named_as_its_own():
-    chosen = choose_settings(VALUES, {}, {"SEED": 5}, has_gpu=lambda: True, base_source="run")
+    chosen = choose_resumed_settings(VALUES, lambda: pytest.fail("read"), {"SEED": 5}, has_gpu=lambda: True)
     assert (chosen.sources["GAMMA"], chosen.sources["SEED"]) == ("run", "set")
 
 
@@ -272,9 +271,9 @@ def test_the_remedy_that_a_conflict_names_is_enough(assignments, remedy):
 def test_levels_name_what_is_played_or_else_world_and_stage_do():
     values = VALUES | {"WORLD": 3, "STAGE": 2}
     alone = choose_settings(values, {}, {}, has_gpu=lambda: True).settings
-    assert [str(level) for level in alone.levels_played] == ["3-2"]
+    assert [str(level) for level in alone.task.levels_played] == ["3-2"]
     several = choose_settings(values, {}, {"LEVELS": [(1, 1), (4, 2)]}, has_gpu=lambda: True).settings
-    assert [str(level) for level in several.levels_played] == ["1-1", "4-2"]
+    assert [str(level) for level in several.task.levels_played] == ["1-1", "4-2"]
 
 
 def test_a_level_that_is_named_twice_is_a_fault():
@@ -306,7 +305,7 @@ def test_a_value_too_nested_to_print_is_a_fault_and_no_crash():
 def test_the_remedy_for_nes_py_with_few_collectors_is_accepted(num_cores, monkeypatch):
     values, overrides = read_config_module(shipped_config_on(num_cores, monkeypatch))
     now = choose_settings(values, overrides, {"EMULATOR": "nes_py"}, has_gpu=lambda: False).settings
-    advice = advise_more_collectors(now.num_processes, num_cores)
+    advice = advise_more_collectors(now.collecting.num_processes, num_cores)
     if num_cores == 1:
         assert advice is None
         return
@@ -314,7 +313,7 @@ def test_the_remedy_for_nes_py_with_few_collectors_is_accepted(num_cores, monkey
     assert wanted == min(num_cores, 12)
     assigned = {"EMULATOR": "nes_py", "NUM_PROCESSES": wanted}
     then = choose_settings(values, overrides, assigned, has_gpu=lambda: False).settings
-    assert advise_more_collectors(then.num_processes, num_cores) is None
+    assert advise_more_collectors(then.collecting.num_processes, num_cores) is None
 
 
 def test_all_faults_are_reported_at_once():
@@ -360,18 +359,22 @@ def test_a_setting_in_small_letters_is_a_fault_and_not_ignored():
 
 @pytest.mark.parametrize("text", ["1e5", "100000", "100_000", "100000.0", " 100000 "])
 def test_a_whole_number_may_be_written_in_other_ways(text):
-    size = choose(f"BUFFER_SIZE={text}").settings.buffer_size
+    size = choose(f"BUFFER_SIZE={text}").settings.replay.buffer_size
     assert (size, type(size)) == (100_000, int)
 
 
 def test_a_whole_number_becomes_a_float_where_a_number_is_wanted():
-    gamma = choose("GAMMA=1").settings.gamma
+    gamma = choose("GAMMA=1").settings.sampling.gamma
     assert (gamma, type(gamma)) == (1.0, float)
 
 
 def test_names_may_be_written_small_and_words_with_or_without_quotes():
     chosen = choose("actions=complex", "Device='cpu'", "network_channels=[1, 2, 3]").settings
-    assert (chosen.actions, chosen.device, chosen.network_channels) == ("complex", "cpu", (1, 2, 3))
+    assert (chosen.play.actions, chosen.hardware.device, chosen.network.network_channels) == (
+        "complex",
+        "cpu",
+        (1, 2, 3),
+    )
 
 
 def test_a_value_may_contain_an_equals_sign():
@@ -426,8 +429,7 @@ def set_and_check(assignment: str) -> None:
         chosen = choose(assignment)
     except SettingsError:
         return
-    name = assignment.partition("=")[0].strip().lower()
-    value = getattr(chosen.settings, name)
+    value = chosen.settings.flat()[assignment.partition("=")[0].strip().upper()]
     assert type(value) in (int, float, str, bool, tuple)
     assert not (isinstance(value, float) and math.isnan(value))
 
@@ -457,13 +459,13 @@ def test_an_odd_value_in_the_file_is_a_fault_and_no_crash(value):
 
 
 @hypothesis_settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(name=st.sampled_from(setting_names()), text=st.text() | LITERALS | st.integers().map(str))
+@given(name=st.sampled_from(NAMES), text=st.text() | LITERALS | st.integers().map(str))
 def test_any_value_text_gives_settings_or_a_settings_error(name, text):
     set_and_check(f"{name}={text}")
 
 
 @hypothesis_settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(name=st.text() | st.sampled_from(setting_names()).map(lambda name: name[1:]), text=st.text(max_size=3))
+@given(name=st.text() | st.sampled_from(NAMES).map(lambda name: name[1:]), text=st.text(max_size=3))
 @example(name="", text="")
 @example(name="_", text="1")
 @example(name="CPU_OVERRIDES", text="{}")
@@ -495,9 +497,10 @@ def test_accepted_sizes_leave_room_for_two_chunks_a_ring_and_for_windows_in_ever
         "WARMUP_EXPERIENCES": max(1, buffer // 3),
     }
     try:
-        s: Settings = choose(**changes).settings
+        chosen = choose(**changes).settings
     except SettingsError:
         return
-    assert s.ring_slots >= 2
-    assert s.ring_slots * s.num_processes * s.chunk_experiences <= 2 * s.rep_q_size
-    assert s.buffer_size // s.num_streams > s.chunk_decisions + s.n_step
+    rules = chosen.collecting
+    assert rules.ring_slots >= 2
+    assert rules.ring_slots * rules.num_processes * rules.chunk_experiences <= 2 * rules.rep_q_size
+    assert chosen.replay.buffer_size // rules.num_streams > rules.chunk_decisions + chosen.sampling.n_step

@@ -1,0 +1,63 @@
+"""Runs and models of earlier versions, kept in tests/fixtures, go on."""
+
+import json
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+
+from mario_rl.evaluation.episodes import play_episodes
+from mario_rl.storage.checkpoints import CheckpointStore
+from mario_rl.storage.policies import read_policy
+from tests.rules import PLAY
+from tests.small_runs import PROJECT, copy_project, run, saved_numbers
+
+FIXTURES = PROJECT / "tests" / "fixtures"
+
+
+@pytest.fixture
+def project(tmp_path):
+    def unpack(kind):
+        copy_project(tmp_path)
+        with tarfile.open(FIXTURES / f"{kind}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        return tmp_path
+
+    return unpack
+
+
+@pytest.mark.parametrize(("kind", "options"), [("serial", ["--serial"]), ("parallel", [])])
+def test_a_run_of_before_the_folders_goes_on(project, kind, options):
+    folder = project(kind)
+    before = CheckpointStore(folder / "checkpoints" / kind, keep=9).load_newest()
+    arguments = [
+        sys.executable,
+        str(folder / "mario_rl_optimized.py"),
+        "--resume",
+        kind,
+        "--decisions",
+        "700",
+        *options,
+    ]
+    code, stdout, stderr = run(arguments)
+    assert code == 0, stderr
+    assert "not known to the run, so from config_optimized.py: NETWORK=convolutions" in stdout
+    assert ("every emulator starts a new episode" in stdout) == (kind == "parallel")
+    numbers = saved_numbers(folder / "checkpoints" / kind)
+    assert numbers["ledger"]["collected"] >= 700 > before.numbers["ledger"]["collected"]
+    assert numbers["learner"]["num_updates"] > before.numbers["learner"]["num_updates"]
+    record = json.loads((folder / "checkpoints" / kind / "run.json").read_text())
+    assert record["settings"]["NETWORK"] == "convolutions"
+    assert len(record["sessions"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_a_model_of_before_the_folders_plays(project, kind):
+    policy = read_policy(project(kind) / "models" / f"{kind}-newest.safetensors")
+    assert policy.shape.network == "convolutions"
+    assert all(torch.isfinite(tensor).all() for tensor in policy.weights.values())
+    starts = np.zeros(1, np.int32)
+    (episode,) = play_episodes(policy.network(), PLAY, policy.levels[0], starts, 0.0, np.random.default_rng(0))
+    assert episode.decisions > 0

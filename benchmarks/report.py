@@ -101,8 +101,11 @@ def _machines(records: Mapping[str, Record]) -> list[str]:
 
 def _machine(machine: Machine) -> str:
     gpu = machine.get("gpu", "none")
+    bfloat16 = {"yes": " with bfloat16 arithmetic", "no": " without bfloat16 arithmetic"}.get(
+        str(machine.get("bfloat16", "")), ""
+    )
     return (
-        f"{machine.get('cpu', 'an unknown CPU')}, {machine.get('cores', '?')} cores, "
+        f"{machine.get('cpu', 'an unknown CPU')}{bfloat16}, {machine.get('cores', '?')} cores, "
         f"{machine.get('memory_gib', '?')} GiB, {'no GPU' if gpu == 'none' else gpu}; {machine.get('system', '?')}, "
         f"Python {machine.get('python', '?')}, torch {machine.get('torch', '?')}"
     )

@@ -46,6 +46,7 @@ def describe_machine() -> dict[str, str | int]:
     """The machine, for run records and benchmarks."""
     return {
         "cpu": cpu_name(),
+        "bfloat16": "yes" if cpu_has_bfloat16() else "no",  # virtual machines of one name differ in it
         "cores": num_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "gpu": torch.cuda.get_device_name() if has_gpu() else "none",

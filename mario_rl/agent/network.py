@@ -7,7 +7,7 @@ distributions: the logits of histograms (value_bins.py), or quantiles (value_qua
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -68,6 +68,10 @@ class NetworkRules:
     hidden_units: Annotated[int, Between(1, 65_536)]
     value_head: Literal["histogram", "quantiles"]
     value_bins: Annotated[int, Between(2, 1000)]
+
+
+# What a user changes to get another network, besides what the range of values follows from.
+NETWORK_SETTINGS = ", ".join(field.name.upper() for field in fields(NetworkRules))
 
 
 class NetworkShape(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from mario_rl.agent.network import NetworkShape, QNetwork
+from mario_rl.agent.network import NETWORK_SETTINGS, NetworkShape, QNetwork
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, ActionSet
 from mario_rl.errors import UserError
@@ -119,7 +119,7 @@ def load_policy(path: Path, shape: NetworkShape, actions: ActionSet) -> dict[str
         raise PolicyError(
             f"{path} is another network ({json.dumps(policy.shape._asdict())}) than this run's "
             f"({json.dumps(shape._asdict())}): "
-            "set NETWORK, NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA to what it was trained with."
+            f"set {NETWORK_SETTINGS} and GAMMA to what it was trained with."
         )
     return policy.weights
 

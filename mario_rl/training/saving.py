@@ -9,7 +9,7 @@ import torch
 
 from mario_rl.accounts.flow import FlowControl
 from mario_rl.accounts.ledger import Ledger
-from mario_rl.agent.network import NetworkShape, QNetwork
+from mario_rl.agent.network import NETWORK_SETTINGS, NetworkShape, QNetwork
 from mario_rl.ranges import Between
 from mario_rl.replay.sampler import Sampler
 from mario_rl.replay.saving import COMPRESSED_SHARE, ReplayBlocks, restore_replay
@@ -123,8 +123,8 @@ def check_network(saved: Any, mine: NetworkShape) -> str | None:
     if saved == wanted:
         return None
     return (
-        f"The run's network has {saved}, the settings ask for {wanted}: a resumed run keeps NETWORK, NETWORK_CHANNELS, "
-        "HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS, ACTIONS and what the range of values follows from "
+        f"The run's network has {saved}, the settings ask for {wanted}: a resumed run keeps "
+        f"{NETWORK_SETTINGS}, ACTIONS and what the range of values follows from "
         "(GAMMA, REWARD_SCALE, FLAG_BONUS, FRAME_SKIP); start a new run to change them."
     )
 

@@ -93,7 +93,7 @@ def test_a_network_of_another_shape_is_refused_with_both_shapes(model, shape):
     message = refusal(model, shape)
     assert json.dumps(SHAPE._asdict()) in message
     assert json.dumps(shape._asdict()) in message
-    assert "set NETWORK, NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA" in message
+    assert "set NETWORK, NETWORK_CHANNELS, HIDDEN_UNITS, VALUE_HEAD, VALUE_BINS and GAMMA to what" in message
 
 
 def test_another_action_set_is_refused_with_the_remedy(model):

@@ -31,6 +31,7 @@ from mario_rl.agent.network import NetworkShape, QNetwork, eval_twin
 from mario_rl.agent.pictures import scale_pictures
 from mario_rl.environment.task import PlayRules, TaskRules
 from mario_rl.learning.losses import MicroBatch, double_q_loss
+from mario_rl.machine.child_processes import end_with_parent
 from mario_rl.machine.facts import num_cores
 from mario_rl.telemetry.locks import LockReport, TimedLock
 
@@ -234,6 +235,7 @@ def _scaled(stacks: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor
 def _collect(
     number: int, setup: OriginalSetup, experiences: Any, weights: Any, limit: Any, played: Any, stop: Any
 ) -> None:
+    end_with_parent()  # a benchmark that is killed leaves no process behind
     torch.set_num_threads(1)
     rng = np.random.default_rng(number)
     game = OneGame(setup.play, setup.task, number)

@@ -16,6 +16,8 @@ EMULATOR = "fast"  # "fast" is ours, compiled at the first start; "nes_py" is wh
 FRAME_SKIP = 4  # frames an action is held: 15 decisions a second are enough for Mario, and 4x cheaper than 60
 NOOP_START_MAX_FRAMES = 30  # episodes start after 0-30 idle frames, or a greedy policy sees one single episode
 NO_PROGRESS_DECISIONS = 150  # cut an episode after 10 s without getting further: standing at a pipe teaches little
+PROGRESS = "map"  # what is rewarded: coming nearer to the flag on a "map" that a search draws first, or "x"
+MAP_REWARD = 0.8  # for each cell (16 x 16 pixels) nearer to the flag: about what running earns by x
 REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a death at -1
 FLAG_BONUS = 8.0  # for the flag: what running on for ever would be worth (0.8 a decision). Less, and it is avoided
 PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
@@ -35,7 +37,8 @@ EPSILON_LADDER_LOW = 0.01  # the calmest emulator plays nearly greedily ...
 EPSILON_LADDER_HIGH = 0.2  # ... while the wildest still explores; the others lie between, in equal ratios
 EXPLORE_RIGHT_PROBABILITY = 0.75  # share of random actions that hold "right": the flag is on the right
 EXPLORE_STICKY_PROBABILITY = 0.1  # the last action is repeated instead of the best one, as in half of an evaluation
-EXPLORE_MAX_HOLD = 8  # a random action is held for 1-8 decisions: a high jump needs its button for half a second
+EXPLORE_MAX_HOLD = 8  # a random action is held for 1-8 decisions: a high jump needs its button for half a second ...
+EXPLORE_SHORT_HOLD = 2  # ... but by every second emulator for 1-2 only: to swim, the button must be pressed again
 
 # --- Replay -----------------------------------------------------------------------------------------------------------
 BUFFER_SIZE = 50_000  # experiences; single frames are stored, so they take 353 MB, not 2.8 GB
@@ -86,8 +89,8 @@ PUBLISH_MAX_DECISIONS = 12_000  # but never play longer than this on old weights
 
 # --- Evaluation: greedy episodes, in a process of its own -------------------------------------------------------------
 EVALUATION_DECISIONS = 20_000  # evaluate the newest policy after each of these and keep the best in models/; 0 never
-STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when two evaluations clear this share of starts (2: never) ...
-STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and this share of 100 episodes with sticky actions
+STOP_AT_CLEAR_RATE = 0.95  # a run without limits ends when a policy clears this share of starts (2: never) ...
+STOP_AT_STICKY_CLEAR_RATE = 0.6  # ... and this share of 100 sticky episodes; and both again of others, unseen
 
 # --- The run ----------------------------------------------------------------------------------------------------------
 EPISODES_PER_EPOCH = 16  # finished episodes that make an epoch: one [MAIN] line, one row of metrics

@@ -14,6 +14,8 @@ import numpy.typing as npt
 FRAME_SIZE = 84  # pixels: pictures are 84 x 84 grey
 STACK_SIZE = 4  # pictures the network sees at once
 
+NO_CELL = -1  # nowhere on a map
+
 FrameArray = npt.NDArray[np.uint8]
 
 
@@ -25,7 +27,7 @@ class Mark(IntFlag):
     TRUNCATED = 4  # we cut the episode here: the value of the FINAL picture still counts
     FINAL = 8  # the picture after the last action; never drawn as a state
     PRACTICE = 32  # with FINAL: the episode began in the middle of the level and says nothing about the whole of it
-    BREAK = 16  # set by replay: rows before this one are missing (a drop, a restart, a resume)
+    BREAK = 16  # rows before this one are missing: practice begins, or replay found a drop, a restart or a resume
 
 
 class Field(NamedTuple):
@@ -48,6 +50,8 @@ class Rows(NamedTuple):
     episode_distance: npt.NDArray[np.int32]  # [...] furthest x reached
     episode_decisions: npt.NDArray[np.int32]  # [...]
     episode_cleared: npt.NDArray[np.uint8]  # [...] 1 when the flag was reached
+    # For the map. Replay does not keep it.
+    cell: npt.NDArray[np.int64]  # [...] where Mario was in the picture; NO_CELL after a death
 
 
 FIELDS = (
@@ -59,6 +63,7 @@ FIELDS = (
     Field("episode_distance", np.int32, ()),
     Field("episode_decisions", np.int32, ()),
     Field("episode_cleared", np.uint8, ()),
+    Field("cell", np.int64, ()),
 )
 assert tuple(field.name for field in FIELDS) == Rows._fields
 

@@ -14,6 +14,8 @@ TASK = TaskRules(
     world=1,
     stage=1,
     levels=(),
+    progress="x",
+    map_reward=0.8,
     noop_start_max_frames=0,
     reward_scale=0.5,
     flag_bonus=3.0,
@@ -37,6 +39,7 @@ EXPLORATION = ExplorationRules(
     explore_right_probability=0.75,
     explore_sticky_probability=0.0,
     explore_max_hold=4,
+    explore_short_hold=2,
 )
 LEARNING = LearningRules(
     batch_size=8,

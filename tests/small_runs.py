@@ -38,6 +38,7 @@ SMALL = {
     "TARGET_UPDATE_INTERVAL": 10,
     "PROCESSOR_LOG_SECONDS": 1.0,
     "EPSILON_DECAY_DECISIONS": 300,
+    "PROGRESS": "x",  # no search before every test
     "EVALUATION_DECISIONS": 0,  # a further process that imports torch
     "LEARNER_THREADS": 1,  # two tests run at a time
 }

@@ -21,6 +21,7 @@ class ExplorationRules:
     explore_right_probability: Annotated[float, Probability]
     explore_sticky_probability: Annotated[float, Probability]
     explore_max_hold: Annotated[int, Between(1, 1000)]
+    explore_short_hold: Annotated[int, Between(1, 1000)]
 
     def conflicts(self) -> list[str]:
         """A ladder that stands on its head."""
@@ -53,8 +54,9 @@ class Explorer:
     """Decides for each emulator whether it explores now, and with which action.
 
     A random action is held for 1 to `explore_max_hold` decisions, all lengths equally likely: a high jump needs its
-    button for half a second, which actions drawn afresh at every decision hardly ever give. Epsilon stays the share of
-    decisions that are random.
+    button for half a second, which actions drawn afresh at every decision hardly ever give. Every second emulator holds
+    them for `explore_short_hold` at most: to swim is to let go of the button and press it again. Epsilon stays the
+    share of decisions that are random.
 
     Besides, with a small probability, the action before is repeated, as in the evaluation with sticky actions: the
     greedy policy then knows the states in which it ends up when a button goes down too late.
@@ -62,7 +64,7 @@ class Explorer:
 
     def __init__(self, rules: ExplorationRules, num_envs: int, actions: ActionSet, rng: np.random.Generator) -> None:
         self._rng = rng
-        self._max_hold = rules.explore_max_hold
+        self._max_holds = np.resize([rules.explore_max_hold, rules.explore_short_hold], num_envs)
         self._sticky_probability = rules.explore_sticky_probability
         probabilities = exploration_probabilities(actions, rules.explore_right_probability)
         self._bounds = np.cumsum(probabilities)  # a number below the first bound draws the first action, ...
@@ -87,11 +89,11 @@ class Explorer:
         """Which emulators hold a random action now. The generator advances equally, whatever the answer."""
         num_envs = len(epsilons)
         # Between two holds of `mean` decisions lie (1 - start) / start greedy ones.
-        mean = (1 + self._max_hold) / 2
+        mean = (1 + self._max_holds) / 2
         start = epsilons / (epsilons + mean * (1 - epsilons))
         draws = self._rng.random(num_envs)
         actions = self._bounds.searchsorted(self._rng.random(num_envs), side="right")
-        lengths = self._rng.integers(1, self._max_hold + 1, size=num_envs)
+        lengths = self._rng.integers(1, self._max_holds + 1)
         begins = (self._remaining == 0) & (draws < start)
         self._held[begins], self._remaining[begins] = actions[begins], lengths[begins]
         explores = self._remaining > 0

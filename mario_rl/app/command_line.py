@@ -6,6 +6,7 @@ Exit codes: 0 the run ended by itself; 1 something failed; 2 the user's input is
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,11 +52,17 @@ def _train(project: Path, words: list[str], stop: StopSignals) -> int:
 
 def _evaluate(_project: Path, words: list[str]) -> int:
     parser = _command_parser(
-        "evaluate", "Evaluate a model: one greedy episode from each of 31 starts, and 100 sticky ones."
+        "evaluate",
+        "Evaluate a model, playing greedily: an episode from each of the 31 starts that training knows and from each "
+        "of 30 others, and 100 with sticky actions of each kind.",
     )
     parser.add_argument("model", metavar="MODEL", help="a .safetensors file, as in models/")
-    parser.add_argument("--episodes", metavar="N", default="100", help="episodes with sticky actions (default: 100)")
-    parser.add_argument("--sticky", metavar="P", default="0.1", help="chance to repeat an action (default: 0.1)")
+    parser.add_argument(
+        "--episodes", metavar="N", default="100", help="episodes of each kind of sticky actions (default: 100)"
+    )
+    parser.add_argument(
+        "--sticky", metavar="P", help="chance to repeat an action (default: 0.1, 0.25, and 0.25 by frame)"
+    )
     parser.add_argument("--world", metavar="W", help="1 to 8 (default: the level the model was trained on)")
     parser.add_argument("--stage", metavar="S", help="1 to 4")
     parser.add_argument("--seed", metavar="N", help="of the sticky actions (default: a new one each time)")
@@ -68,7 +75,7 @@ def _evaluate(_project: Path, words: list[str]) -> int:
         model=Path(options.model),
         level=_level(options, faults),
         sticky_episodes=_number("--episodes", options.episodes, int, 0, 10_000, faults),
-        sticky=_number("--sticky", options.sticky, float, 0.0, 1.0, faults),
+        sticky=None if options.sticky is None else _number("--sticky", options.sticky, float, 0.0, 1.0, faults),
         seed=None if options.seed is None else _number("--seed", options.seed, int, 0, 2**63 - 1, faults),
         json=None if options.json is None else Path(options.json),
     )
@@ -107,7 +114,76 @@ def _plot(project: Path, words: list[str]) -> int:
     return commands.run_plot(project, options.runs, Path(options.out))
 
 
-_COMMANDS: dict[str, Callable[[Path, list[str]], int]] = {"evaluate": _evaluate, "record": _record, "plot": _plot}
+def _search(project: Path, words: list[str]) -> int:
+    parser = _command_parser(
+        "search",
+        "Search a level for its flag by random play from an archive of places, without any network. Training does the "
+        "same before it begins, and makes a map of what was found. A search that was stopped goes on where it was.",
+    )
+    parser.add_argument("--level", metavar="W-S", default="1-1", help="world and stage, as in 7-4 (default: 1-1)")
+    parser.add_argument("--minutes", metavar="M", default="5", help="at most (default: 5); it ends when it has settled")
+    parser.add_argument("--film", metavar="FILE", help="film the way that was found: .mp4 or .gif")
+    parser.add_argument(
+        "--actions", metavar="SET", help="right_only, simple or complex (default: the settings' ACTIONS)"
+    )
+    parser.add_argument("--seed", metavar="N", default="1", help="the same seed, the same search (default: 1)")
+    parser.add_argument("--afresh", action="store_true", help="do not go on with an earlier search of this level")
+    options = parser.parse_args(words)
+    from mario_rl.app import commands
+
+    faults: list[str] = []
+    wishes = commands.SearchWishes(
+        level=_level_name("--level", options.level, faults),
+        minutes=_number("--minutes", options.minutes, float, 0.01, 10_000, faults),
+        film=None if options.film is None else Path(options.film),
+        actions=options.actions,
+        seed=_number("--seed", options.seed, int, 0, 2**63 - 1, faults),
+        afresh=options.afresh,
+    )
+    _raise(faults)
+    return commands.run_search(project, wishes)
+
+
+def _levels(project: Path, words: list[str]) -> int:
+    parser = _command_parser(
+        "levels",
+        "Train level after level, each from nothing and with the same settings: search, train until learned, evaluate "
+        "thoroughly, export to models/. What was done is kept: the same command goes on where it was stopped.",
+    )
+    parser.add_argument("--levels", metavar="LIST", default="all", help="as in 1-3,2-2; default: all 32")
+    parser.add_argument(
+        "--minutes-per-level", metavar="M", default="60", help="of training, at most, search included (default: 60)"
+    )
+    parser.add_argument("--transfer", action="store_true", help="levels that copy others start from their weights")
+    parser.add_argument("--seed", metavar="N", default="1", help="of every run (default: 1)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="another value of a setting, for every level"
+    )
+    options = parser.parse_args(words)
+    from mario_rl.app import campaign
+    from mario_rl.emulation.rules import Level
+
+    faults: list[str] = []
+    everything = [Level(world, stage) for world in range(1, 9) for stage in range(1, 5)]
+    names = options.levels.split(",")
+    wishes = campaign.CampaignWishes(
+        levels=everything if names == ["all"] else [_level_name("--levels", name, faults) for name in names],
+        minutes_per_level=_number("--minutes-per-level", options.minutes_per_level, float, 0.05, 10_000, faults),
+        transfer=options.transfer,
+        seed=_number("--seed", options.seed, int, 0, 2**63 - 1, faults),
+        assignments=options.set,
+    )
+    _raise(faults)
+    return campaign.run_campaign(project, wishes)
+
+
+_COMMANDS: dict[str, Callable[[Path, list[str]], int]] = {
+    "evaluate": _evaluate,
+    "record": _record,
+    "plot": _plot,
+    "search": _search,
+    "levels": _levels,
+}
 
 
 def _command_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -126,6 +202,17 @@ def _level(options: argparse.Namespace, faults: list[str]) -> "Level | None":
     world = _number("--world", options.world, int, 1, 8, faults)
     stage = _number("--stage", options.stage, int, 1, 4, faults)
     return Level(world, stage)
+
+
+def _level_name(name: str, text: str, faults: list[str]) -> "Level":
+    """A level as people write it."""
+    from mario_rl.emulation.rules import Level
+
+    world, dash, stage = text.partition("-")
+    if dash and world in list("12345678") and stage in list("1234"):
+        return Level(int(world), int(stage))
+    faults.append(f"{name} {shown(text)[1:-1]}: must be a world and a stage from 1-1 to 8-4, as in 7-4.")
+    return Level(1, 1)
 
 
 def _number(name: str, text: str, kind: type[int] | type[float], low: float, high: float, faults: list[str]) -> Any:
@@ -153,7 +240,8 @@ def _training_parser() -> argparse.ArgumentParser:
         epilog="Settings and their reasons are in config_optimized.py; --set wins over it. "
         "A run without --epochs, --minutes and --decisions ends when it has learned the level (STOP_AT_CLEAR_RATE); "
         "with any of them it goes on until that limit, learned or not. "
-        "Ctrl-C saves and stops; --resume goes on. Other commands: evaluate, record, plot; each has its own --help.",
+        "Ctrl-C saves and stops; --resume goes on. "
+        "Other commands: levels, search, evaluate, record, plot; each has its own --help.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -167,6 +255,10 @@ def _training_parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", metavar="N", help="end when the run has N epochs (default: MAX_EPOCHS)")
     parser.add_argument("--minutes", metavar="M", help="end after M minutes of this session")
     parser.add_argument("--decisions", metavar="N", help="end when the run has N decisions")
+    parser.add_argument(
+        "--until-learned", action="store_true", help="end when the level is learned, even before such a limit"
+    )
+    parser.add_argument("--name", metavar="NAME", help="of a new run (default: its levels and the time)")
     parser.add_argument(
         "--resume",
         nargs="?",
@@ -201,11 +293,17 @@ def _wishes(options: argparse.Namespace) -> Any:
         faults.append("--init and --resume exclude each other: a resumed run already has its weights.")
     if options.from_best and options.resume is None:
         faults.append("--from-best says where a resumed run goes on: add --resume.")
+    if options.name is not None and options.resume is not None:
+        faults.append("--name is for a new run: a resumed one has its name.")
+    if options.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", options.name):
+        faults.append(f"--name {shown(options.name)[1:-1]}: must be letters, digits, dots, + and -, 100 at most.")
     return Wishes(
         assigned=assigned,
         epochs=_positive(options, "epochs", int, faults),
         decisions=_positive(options, "decisions", int, faults),
         minutes=_positive(options, "minutes", float, faults),
+        until_learned=options.until_learned,
+        name=options.name,
         resume=options.resume is not None,
         resume_name=options.resume or None,
         from_best=options.from_best,

@@ -1,9 +1,10 @@
-"""The commands beside training: `evaluate`, `record` and `plot`. Each returns an exit code."""
+"""The commands beside training: `evaluate`, `record`, `plot` and `search`. Each returns an exit code."""
 
 import errno
 import json
 import os
 import secrets
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,14 @@ from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.task import PlayRules
 from mario_rl.errors import UserError
-from mario_rl.evaluation.episodes import NO_PROGRESS_DECISIONS, NUM_STARTS, evaluate
-from mario_rl.evaluation.recording import record
-from mario_rl.evaluation.results import Episode, Evaluation, summarise
+from mario_rl.evaluation.episodes import NO_PROGRESS_DECISIONS, Sticky
+from mario_rl.evaluation.films import check_film
+from mario_rl.evaluation.recording import record, record_buttons
+from mario_rl.evaluation.thorough import STICKIES, Trial, try_thoroughly
 from mario_rl.machine.child_processes import use_one_thread
+from mario_rl.machine.facts import num_cores
+from mario_rl.settings.choosing import choose_settings
+from mario_rl.settings.config_file import load_config_file
 from mario_rl.storage import runs
 from mario_rl.storage.files import replace_durably
 from mario_rl.storage.policies import Policy, read_policy
@@ -31,7 +36,7 @@ class EvaluateWishes(NamedTuple):
     model: Path
     level: Level | None  # None: those the model was trained on
     sticky_episodes: int
-    sticky: float
+    sticky: float | None  # None: all that results are reported with
     seed: int | None  # None: a new one
     json: Path | None
 
@@ -43,14 +48,14 @@ def run_evaluate(wishes: EvaluateWishes) -> int:
         _check_writable(wishes.json)  # all episodes take a minute
     seed = secrets.randbits(32) if wishes.seed is None else wishes.seed
     levels = policy.levels if wishes.level is None else (wishes.level,)
-    rules = _play_rules(policy)
-    evaluations = [
-        evaluate(policy.network(), rules, level, seed, wishes.sticky_episodes, wishes.sticky) for level in levels
-    ]
-    for evaluation in evaluations:
-        RichConsole().print(_table(wishes, evaluation, seed))
+    rules = play_rules(policy)
+    sticky = STICKIES if wishes.sticky is None else (Sticky(wishes.sticky),)
+    network = policy.network()
+    trials = {level: try_thoroughly(network, rules, level, seed, wishes.sticky_episodes, sticky) for level in levels}
+    for level, found in trials.items():
+        RichConsole().print(_table(wishes.model.name, level, found, seed))
     if wishes.json is not None:
-        _write(wishes.json, json.dumps(_as_json(wishes, evaluations, seed), indent=2) + "\n")
+        _write(wishes.json, json.dumps(_as_json(wishes, trials, seed), indent=2) + "\n")
     return 0
 
 
@@ -104,7 +109,7 @@ def run_record(wishes: RecordWishes) -> int:
     """Film one greedy episode."""
     policy = read_policy(wishes.model)
     level = wishes.level or policy.levels[0]
-    rules = _play_rules(policy)
+    rules = play_rules(policy)
     if rules.emulator != "fast":
         raise UserError("record needs the fast emulator: pip install -r requirements.txt")
     film = record(policy.network(), rules, level, wishes.out, idle_frames=wishes.idle_frames)
@@ -121,12 +126,61 @@ def run_plot(project: Path, names: list[str], out: Path) -> int:
     return 0
 
 
+class SearchWishes(NamedTuple):
+    """What the command line asks `search` for."""
+
+    level: Level
+    minutes: float
+    film: Path | None
+    actions: str | None  # None: as the settings say
+    seed: int
+    afresh: bool  # whether an earlier search of this level is forgotten
+
+
+def run_search(project: Path, wishes: SearchWishes) -> int:
+    """Search a level, tell what was found, and film it where asked to."""
+    values, overrides = load_config_file(project)
+    assigned = {} if wishes.actions is None else {"ACTIONS": wishes.actions}
+    settings = choose_settings(values, overrides, assigned, has_gpu=lambda: False).settings
+    if wishes.film is not None:
+        check_film(wishes.film)
+    console = Console()
+    check_rom("fast")
+    if choose_emulator("fast", console.line) != "fast":
+        raise UserError("search needs the fast emulator, which can save games: pip install -r requirements.txt")
+    from mario_rl.searching.maps import search_level  # compiled code is loaded
+    from mario_rl.searching.saving import continue_search
+
+    file = project / "checkpoints" / f"search-{wishes.level}-{settings.play.actions}-{wishes.seed}.npz"
+    if wishes.afresh:
+        file.unlink(missing_ok=True)
+    num_starts = settings.task.noop_start_max_frames + 1
+    with closing(
+        continue_search(file, settings.play, wishes.level, wishes.seed, num_starts, num_cores(), console.line)
+    ) as search:
+        has_settled = search_level(search, console.line, wishes.minutes * 60, file)
+        way = search.way_to_flag()
+    if way is None:
+        more = "" if settings.play.actions == "complex" else ", or --actions complex, which has DOWN for pipes"
+        console.line(f"The flag of {wishes.level} was not found. Try more --minutes{more}.")
+        return 1
+    settled = "which has settled" if has_settled else "which may still become shorter"
+    console.line(
+        f"The flag of {wishes.level} was found. The map has a way of {search.figures.start_distance} cells, {settled}."
+    )
+    if wishes.film is not None:
+        film = record_buttons(settings.play, wishes.level, wishes.film, *way)
+        ending = "cleared the level" if film.cleared else f"got to {film.distance:,} px"
+        console.line(f"{_printable(wishes.film)}: {ending} in {film.decisions:,} decisions; {film.frames:,} frames.")
+    return 0
+
+
 def _printable(path: Path) -> str:
     """A name may hold bytes that are no characters, and stdout takes characters only."""
     return str(path).encode(errors="replace").decode()
 
 
-def _play_rules(policy: Policy) -> PlayRules:
+def play_rules(policy: Policy) -> PlayRules:
     """How a model is played, with whichever emulator there is."""
     check_rom("fast")
     use_one_thread()
@@ -134,39 +188,34 @@ def _play_rules(policy: Policy) -> PlayRules:
     return PlayRules(policy.actions, emulator, policy.frame_skip, NO_PROGRESS_DECISIONS)
 
 
-def _table(wishes: EvaluateWishes, evaluation: Evaluation, seed: int) -> Table:
-    table = Table(title=f"{wishes.model.name} on level {evaluation.level}", caption=f"seed {seed}")
+def _table(model: str, level: Level, trials: list[Trial], seed: int) -> Table:
+    table = Table(title=f"{model} on level {level}", caption=f"seed {seed}; in brackets, 95 % intervals")
     table.add_column("episodes from")
     for column in ("episodes", "cleared", "clear rate", "mean distance", "mean reward", "mean decisions"):
         table.add_column(column, justify="right")
-    _add_row(table, f"starts after 0-{NUM_STARTS - 1} idle frames", evaluation.starts)
-    if evaluation.sticky:
-        _add_row(table, f"sticky actions {wishes.sticky:g}", evaluation.sticky)
+    for trial in trials:
+        low, high = trial.interval
+        means = [sum(column) / len(trial.episodes) for column in list(zip(*trial.episodes, strict=True))[1:]]
+        rate = f"{trial.clear_rate:.0%} ({low:.0%}-{high:.0%})"
+        numbers = (str(len(trial.episodes)), str(trial.num_cleared), rate, *(f"{mean:,.0f}" for mean in means))
+        table.add_row(trial.name, *numbers)
     return table
 
 
-def _add_row(table: Table, name: str, episodes: list[Episode]) -> None:
-    count = len(episodes)
-    cleared = sum(episode.cleared for episode in episodes)
-    means = [sum(column) / count for column in list(zip(*episodes, strict=True))[1:]]
-    table.add_row(name, str(count), str(cleared), f"{cleared / count:.0%}", *(f"{mean:,.0f}" for mean in means))
-
-
-def _as_json(wishes: EvaluateWishes, evaluations: list[Evaluation], seed: int) -> dict[str, Any]:
-    total = summarise(evaluations)
+def _as_json(wishes: EvaluateWishes, trials: dict[Level, list[Trial]], seed: int) -> dict[str, Any]:
     return {
         "model": wishes.model.name,
-        "levels": [str(evaluation.level) for evaluation in evaluations],
         "seed": seed,
-        "clear_rate": total.clear_rate,
-        "sticky": wishes.sticky,
-        "sticky_clear_rate": total.sticky_clear_rate,
-        "mean_distance": total.mean_distance,
-        "mean_reward": total.mean_reward,
-        "episodes": [
-            {"level": str(evaluation.level), "half": half, **episode._asdict()}
-            for evaluation in evaluations
-            for half, episodes in (("starts", evaluation.starts), ("sticky", evaluation.sticky))
-            for episode in episodes
-        ],
+        "levels": {
+            str(level): [
+                {
+                    "episodes_from": trial.name,
+                    "clear_rate": trial.clear_rate,
+                    "interval": trial.interval,
+                    "episodes": [episode._asdict() for episode in trial.episodes],
+                }
+                for trial in found
+            ]
+            for level, found in trials.items()
+        },
     }

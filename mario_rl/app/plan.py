@@ -47,7 +47,7 @@ def describe_plan(plan: HardwarePlan, chosen: ChosenSettings, run_name: str, *, 
         lines[-1] = lines[-1].removesuffix(", except")
     if chosen.added:
         values = ", ".join(f"{name}={_compact(flat[name])}" for name in chosen.added)
-        lines += _wrapped(f"not known to the run, so from {SOURCE_NAMES['config']}: {values}")
+        lines += _wrapped(f"newer than the run: {values}")
     if chosen.left_out:
         lines += _wrapped(
             f"of the run, but no settings any more: {', '.join(shown(name)[1:-1] for name in chosen.left_out)}"

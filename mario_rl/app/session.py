@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mario_rl.app.plan import describe_plan
 from mario_rl.app.resuming import choose_as_saved, load_checkpoint, restore, typed
@@ -19,6 +19,7 @@ from mario_rl.machine.facts import has_gpu, num_cores
 from mario_rl.settings import hardware
 from mario_rl.settings.choosing import ChosenSettings, SettingsError, choose_settings
 from mario_rl.settings.config_file import load_config_file
+from mario_rl.settings.settings import Settings
 from mario_rl.storage import runs
 from mario_rl.storage.checkpoints import CheckpointStore, check_disk
 from mario_rl.storage.policies import load_policy
@@ -27,6 +28,9 @@ from mario_rl.telemetry.metrics import ForgivingSink, JsonLinesSink, TensorBoard
 from mario_rl.training.limits import LimitRules, Limits
 from mario_rl.training.loop import Outcome, train
 from mario_rl.training.saving import bytes_needed
+
+if TYPE_CHECKING:
+    from mario_rl.searching.maps import Maps
 
 Result = TypeVar("Result")
 
@@ -38,6 +42,8 @@ class Wishes(NamedTuple):
     epochs: int | None
     decisions: int | None
     minutes: float | None
+    until_learned: bool  # end when the level is learned, also where there is a limit
+    name: str | None  # of a new run; None: its levels and the time
     resume: bool
     resume_name: str | None  # None: the run that was saved last
     from_best: bool  # resume from the checkpoint that followed the best evaluation
@@ -68,6 +74,10 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
         settings = settings.changed(EMULATOR=emulator)
         chosen = replace(chosen, settings=settings)
         plan = hardware.make_plan(settings, serial=wishes.serial)
+    if emulator == "nes_py" and settings.task.progress == "map" and not resumed:
+        console.line('PROGRESS = "map" needs the fast emulator, which saves games for the search: using "x" instead.')
+        settings = settings.changed(PROGRESS="x")
+        chosen = replace(chosen, settings=settings)
     if emulator == "nes_py" and not wishes.serial and chosen.sources["NUM_PROCESSES"] in ("config", "cpu"):
         advice = advise_more_collectors(settings.collecting.num_processes, num_cores())
         if advice is not None:
@@ -75,18 +85,30 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     assert plan is not None
     hardware.prepare(plan)
 
-    run = resumed or runs.new_run(project, settings.task.levels_played)
+    run = resumed or runs.new_run(project, settings.task.levels_played, wishes.name)
     console.line(describe_plan(plan, chosen, run.name, serial=wishes.serial))
     sinks = [
         ForgivingSink(lambda: TensorBoardSink(run.tensorboard), "TensorBoard's files", console.line),
         ForgivingSink(lambda: JsonLinesSink(run.metrics), run.metrics.name, console.line),
     ]
-    pipeline = connect(settings, plan, console, sinks, serial=wishes.serial)
+    maps = None
+    if settings.task.progress == "map" and checkpoint is None:
+        maps = _draw_maps(settings, console)
+    pipeline = connect(
+        settings,
+        plan,
+        console,
+        sinks,
+        None if maps is None else maps.graph,
+        serial=wishes.serial,
+        ends_when_learned=limits.stopping_rule is not None,
+    )
     missing = restore(pipeline.saver, checkpoint) if checkpoint is not None else []
     if weights is not None:
         pipeline.learner.networks.load_policy(weights)
     stop.begin(pipeline.source.request_stop, pipeline.kill)
-    runs.write_record(run, settings.flat())
+    search = None if maps is None else {"decisions": maps.decisions, "minutes": round(maps.seconds / 60, 2)}
+    runs.write_record(run, settings.flat(), search)
     for sink in sinks:
         sink.open()
     store = CheckpointStore(run.checkpoints, settings.saving.keep_checkpoints)
@@ -105,10 +127,19 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     return stop.exit_code
 
 
+def _draw_maps(settings: Settings, console: Console) -> "Maps":
+    """Search the levels before training, on all cores."""
+    from mario_rl.searching.maps import draw_maps  # compiled code is loaded
+
+    num_starts = settings.task.noop_start_max_frames + 1
+    levels = settings.task.levels_played
+    return draw_maps(settings.play, levels, settings.run.seed, num_starts, num_cores(), console.line)
+
+
 def _limits(wishes: Wishes, rules: LimitRules) -> Limits:
     """A run that was told when to end does so; one that was not ends when it can play."""
     is_told = any(limit is not None for limit in (wishes.epochs, wishes.decisions, wishes.minutes))
-    stopping_rule = None if is_told else rules
+    stopping_rule = rules if wishes.until_learned or not is_told else None
     return Limits(wishes.epochs or rules.max_epochs, wishes.decisions, wishes.minutes, stopping_rule)
 
 

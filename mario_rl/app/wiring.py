@@ -7,6 +7,7 @@ is a file of its own and one branch here.
 import multiprocessing
 from collections.abc import Sequence
 from multiprocessing.context import SpawnContext
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +28,14 @@ from mario_rl.learning.publishing import WeightPublisher
 from mario_rl.learning.sampling import SampleAhead, SampleInline
 from mario_rl.learning.trainers import LoneTrainer, Trainer
 from mario_rl.learning.worker_team import WorkerTeam
+from mario_rl.mapping.graph import CellGraph
+from mario_rl.mapping.keeper import MapKeeper
+from mario_rl.mapping.level_map import LevelMap
 from mario_rl.replay.prioritized import PrioritizedSampler
 from mario_rl.replay.sampler import Sampler
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.uniform import UniformSampler
+from mario_rl.saved_part import SavedPart
 from mario_rl.settings.hardware import HardwarePlan
 from mario_rl.settings.settings import Settings
 from mario_rl.storage.policies import Policy
@@ -47,9 +52,19 @@ EVALUATION_SEED = 20_000
 
 
 def connect(
-    settings: Settings, plan: HardwarePlan, console: Console, sinks: Sequence[MetricSink] = (), *, serial: bool
+    settings: Settings,
+    plan: HardwarePlan,
+    console: Console,
+    sinks: Sequence[MetricSink] = (),
+    graph: CellGraph | None = None,
+    *,
+    serial: bool,
+    ends_when_learned: bool = False,
 ) -> Pipeline:
-    """Build every part and connect them. Nothing plays or trains until `start`; helper threads wait for work."""
+    """Build every part and connect them. Nothing plays or trains until `start`; helper threads wait for work.
+
+    `graph` is what a search has found, with PROGRESS = "map"; a resumed run brings its own.
+    """
     play, task, rules, shape = settings.play, settings.task, settings.collecting, settings.network_shape
     num_collectors = 1 if serial else rules.num_processes
     num_streams = num_collectors * rules.envs_per_process
@@ -73,16 +88,24 @@ def connect(
     slack = slack_for(rules.experience_batch_size, rules.chunk_experiences, num_collectors)
     flow = FlowControl(settings.flow, slack)
 
+    keeper = map_slots = None
+    if task.progress == "map":
+        num_levels = len(task.levels_played)
+        map_slots = WeightSlots(context, LevelMap(num_levels).tensors)
+        keeper = MapKeeper(graph or CellGraph(), map_slots, num_levels, num_streams)
+        keeper.publish()
+
     ladder = EpsilonLadder(settings.exploration, num_streams)
     setups = [
-        CollectorSetup(number, rules, play, task, settings.exploration, shape, ladder, seed)
+        CollectorSetup(number, rules, play, task, settings.exploration, shape, ladder, seed, map_slots)
         for number, seed in enumerate(collector_seeds)
     ]
-    source = _make_source(context, setups, slots, replay, ledger, console, serial=serial)
+    source = _make_source(context, setups, slots, replay, ledger, console, keeper, serial=serial)
     sticky_from = min(STICKY_FROM_CLEAR_RATE, settings.limits.stop_at_clear_rate)
+    goal = settings.limits.goal if ends_when_learned else None
     evaluator = _make_evaluator(
         context,
-        EvaluatorSetup(play, task.levels_played, shape, EVALUATION_SEED, sticky_from),
+        EvaluatorSetup(play, task.levels_played, shape, EVALUATION_SEED, goal, sticky_from),
         ledger,
         source,
         serial=serial,
@@ -91,14 +114,18 @@ def connect(
     def exploration_metrics() -> Metrics:
         return {"exploration/epsilon": float(ladder.epsilons(ledger.collected).mean())}
 
-    measured = (learner, trainer, source, replay, samplers[0], ledger, publisher, progress)
+    kept: dict[str, SavedPart] = {"learner": learner, "progress": progress, "source": source}
+    measured: list[Any] = [learner, trainer, source, replay, samplers[0], ledger, publisher, progress]
+    if keeper is not None:
+        kept["map"] = keeper
+        measured.append(keeper)
     reporter = Reporter(
         console, sinks, [*(part.metrics for part in measured), exploration_metrics], ledger, progress, settings.locks
     )
     saver = RunSaver(
         settings.saving,
         Policy({}, shape, play.actions, play.frame_skip, task.levels_played),
-        {"learner": learner, "progress": progress, "source": source},
+        kept,
         ledger,
         flow,
         samplers[0],
@@ -127,12 +154,13 @@ def _make_source(
     replay: ReplayStreams,
     ledger: Ledger,
     console: Console,
+    keeper: MapKeeper | None,
     *,
     serial: bool,
 ) -> ExperienceSource:
     if serial:
-        return SerialSource(context, setups[0], slots, replay, ledger, console.line)
-    return ParallelSource(context, setups[0].collecting, setups, slots, replay, ledger, console.line)
+        return SerialSource(context, setups[0], slots, replay, ledger, console.line, keeper)
+    return ParallelSource(context, setups[0].collecting, setups, slots, replay, ledger, console.line, keeper)
 
 
 def _make_sampler(settings: Settings, replay: ReplayStreams, rng: np.random.Generator) -> Sampler:

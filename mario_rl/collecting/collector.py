@@ -41,6 +41,7 @@ class CollectorSetup(NamedTuple):
     network: NetworkShape
     ladder: EpsilonLadder  # of all collectors' emulators
     seed: np.random.SeedSequence
+    map_slots: WeightSlots | None = None  # where new maps come from, with PROGRESS = "map"
 
     @property
     def num_envs(self) -> int:
@@ -55,6 +56,7 @@ class Collector:
         self._setup = setup
         self._control = control
         self._slots = slots
+        self._map_version = 0
         acting_seed, episodes_seed = setup.seed.spawn(2)
         self._explorer = Explorer(
             setup.exploration, setup.num_envs, setup.play.actions, np.random.default_rng(acting_seed)
@@ -69,8 +71,11 @@ class Collector:
         self._acting = ActingNetwork(self._network)
         self.weights_version = 0
 
-    def take_weights(self) -> None:
-        """Use the newest weights."""
+    def take_news(self) -> None:
+        """Use the newest weights, and the newest map."""
+        level_map, map_slots = self._episodes.level_map, self._setup.map_slots
+        if level_map is not None and map_slots is not None:
+            self._map_version = map_slots.take(level_map.tensors, self._map_version)
         version = self._slots.take(self._weights, self.weights_version)
         if version != self.weights_version:
             self._acting.refresh()
@@ -168,7 +173,7 @@ def collect_until_stopped(collector: Collector, setup: CollectorSetup, writer: R
             writer.answer()
         if control.stop:
             return
-        collector.take_weights()  # after the waiting, which may have been long
+        collector.take_news()  # after the waiting, which may have been long
         stats[CollectorStat.WEIGHTS_VERSION] = collector.weights_version
         rows = spare if spare is not None and writer.is_full else writer.free_slot()
         if not collector.collect_chunk(rows, beat):

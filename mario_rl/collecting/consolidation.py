@@ -21,6 +21,7 @@ from mario_rl.channels.doorbell import PeerGoneError, create_doorbell
 from mario_rl.channels.experience_ring import CollectorStat, RingReader
 from mario_rl.collecting.rules import CollectingRules
 from mario_rl.experience import Mark, Rows, finished_episodes
+from mario_rl.mapping.keeper import MapKeeper
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.telemetry.console import processor_line
 
@@ -42,9 +43,12 @@ class ProcessorFigures(NamedTuple):
 class Consolidation:
     """Moves experience. `commit` is used by one thread."""
 
-    def __init__(self, readers: list[RingReader], replay: ReplayStreams, ledger: Ledger) -> None:
+    def __init__(
+        self, readers: list[RingReader], replay: ReplayStreams, ledger: Ledger, keeper: MapKeeper | None = None
+    ) -> None:
         self._readers = list(readers)
         self._replay = replay
+        self._keeper = keeper  # of the map, where there is one
         self._ledger = ledger
         self.committed = [0] * len(readers)  # decisions out of each collector's present ring
         self._earlier_drops = 0  # of rings that are gone
@@ -101,6 +105,8 @@ class Consolidation:
         if not continues:
             self._interrupt(collector, num_envs)
         self._replay.append(collector * num_envs, rows)
+        if self._keeper is not None:
+            self._keeper.add(collector * num_envs, rows, continues)
 
     def _interrupt(self, collector: int, num_envs: int) -> None:
         for stream in range(collector * num_envs, (collector + 1) * num_envs):

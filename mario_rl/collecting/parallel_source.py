@@ -20,6 +20,7 @@ from mario_rl.collecting.rules import CollectingRules
 from mario_rl.collecting.source import start_new_episodes
 from mario_rl.collecting.supervisor import Supervisor
 from mario_rl.collecting.watch import CollectingWatch
+from mario_rl.mapping.keeper import MapKeeper
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.telemetry.metrics import Metrics
 
@@ -38,6 +39,7 @@ class ParallelSource:
         replay: ReplayStreams,
         ledger: Ledger,
         on_line: Callable[[str], None],
+        keeper: MapKeeper | None = None,
     ) -> None:
         self._setups = setups
         self._replay = replay
@@ -46,7 +48,7 @@ class ParallelSource:
         self.control = Control(context, len(setups))
         self._supervisor = Supervisor(context, rules, self.control, on_line, ledger.fail, self._restarted)
         readers = self._supervisor.readers
-        self.consolidation = Consolidation(readers, replay, ledger)
+        self.consolidation = Consolidation(readers, replay, ledger, keeper)
         self._thread = ConsolidationThread(
             context, rules, self.consolidation, readers, ledger, self._collector_gone, on_line
         )

@@ -15,6 +15,7 @@ from mario_rl.collecting.collector import Collector, CollectorSetup
 from mario_rl.collecting.consolidation import Consolidation
 from mario_rl.collecting.source import start_new_episodes
 from mario_rl.collecting.watch import CollectingWatch
+from mario_rl.mapping.keeper import MapKeeper
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.telemetry.console import processor_line
 from mario_rl.telemetry.metrics import Metrics
@@ -31,6 +32,7 @@ class SerialSource:
         replay: ReplayStreams,
         ledger: Ledger,
         on_line: Callable[[str], None],
+        keeper: MapKeeper | None = None,
     ) -> None:
         self._rules = rules = setup.collecting
         self._slots = slots
@@ -39,7 +41,7 @@ class SerialSource:
         self.control = Control(context, 1)
         self._collector = Collector(setup, self.control, slots)
         self._writer, self._reader = create_ring(context, RingShape(1, rules.envs_per_process, rules.chunk_decisions))
-        self.consolidation = Consolidation([self._reader], replay, ledger)
+        self.consolidation = Consolidation([self._reader], replay, ledger, keeper)
         self._watch = CollectingWatch([self._reader], self.consolidation, slots)
         self._on_line = on_line
         self._next_figures = 0.0
@@ -65,7 +67,7 @@ class SerialSource:
 
     def _play_chunk(self) -> None:
         self.control.decisions = self._ledger.collected
-        self._collector.take_weights()
+        self._collector.take_news()
         self._writer.answer()
         self._collector.collect_chunk(self._writer.free_slot())
         self._writer.publish()

@@ -25,6 +25,7 @@ class Outcomes(NamedTuple):
     x: npt.NDArray[np.int32]  # [games] Mario's distance from the level's start
     done: npt.NDArray[np.bool_]  # [games] dead, or at the flag
     flag: npt.NDArray[np.bool_]  # [games]
+    cell: npt.NDArray[np.int64]  # [games] where Mario is now, by `rules.cell`; FLAG_CELL at the flag
 
     @classmethod
     def empty(cls, num_games: int) -> "Outcomes":
@@ -34,6 +35,7 @@ class Outcomes(NamedTuple):
             np.zeros(num_games, np.int32),
             np.zeros(num_games, np.bool_),
             np.zeros(num_games, np.bool_),
+            np.zeros(num_games, np.int64),
         )
 
 
@@ -56,6 +58,7 @@ class Emulator(Protocol):
         restarts: npt.NDArray[np.int32],  # [games] NO_RESTART, or how many idle frames the next episode begins with
         pictures: FrameArray,  # [games, ticks, 84, 84]
         tick: int,
+        delays: npt.NDArray[np.int32] | None = None,  # [games] frames for which the buttons before are still held
     ) -> None:
         """Play each game for `num_frames`, or until it is done; or restart it. Then draw it at `tick`."""
 

@@ -91,6 +91,14 @@ class _Game:
                 advance(NOOP)
         return total, False, False
 
+    def play_late(self, earlier: int, delay: int, buttons: int, num_frames: int) -> tuple[int, bool, bool]:
+        """Hold the earlier buttons for `delay` of the frames: (raw reward, done, flag)"""
+        first, done, flag = self.play(earlier, delay) if delay else (0, False, False)
+        if done or delay == num_frames:
+            return first, done, flag
+        reward, done, flag = self.play(buttons, num_frames - delay)
+        return first + reward, done, flag
+
     def close(self) -> None:
         self.ram.release()
         for console in self._consoles.values():
@@ -114,6 +122,7 @@ class NesPyEmulator:
         self.num_games = len(levels)
         self.outcomes = Outcomes.empty(self.num_games)
         self._games = [_Game(level) for level in levels]
+        self._earlier = np.zeros(self.num_games, np.uint8)  # buttons of the last step
         self._grey = np.empty((SCREEN_HEIGHT, SCREEN_WIDTH), np.uint8)
 
     def reset(self) -> None:
@@ -132,17 +141,21 @@ class NesPyEmulator:
         restarts: npt.NDArray[np.int32],
         pictures: FrameArray,
         tick: int,
+        delays: npt.NDArray[np.int32] | None = None,
     ) -> None:
         """Play or restart every game, then draw it at `tick`."""
         outcomes = self.outcomes
         for number, game in enumerate(self._games):
             if restarts[number] == NO_RESTART:
-                result = game.play(int(buttons[number]), num_frames)
+                delay = 0 if delays is None else int(delays[number])
+                result = game.play_late(int(self._earlier[number]), delay, int(buttons[number]), num_frames)
             else:
                 game.restart(int(restarts[number]))
                 result = (0, False, False)
             outcomes.reward[number], outcomes.done[number], outcomes.flag[number] = result
-            outcomes.x[number] = rules.player_x(game.ram)
+            outcomes.x[number] = rules.distance(game.ram)
+            outcomes.cell[number] = rules.FLAG_CELL if outcomes.flag[number] else rules.cell(game.ram)
+        self._earlier[:] = buttons
         self.draw(pictures, tick)
 
     def draw(self, pictures: FrameArray, tick: int) -> None:

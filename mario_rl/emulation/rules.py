@@ -17,7 +17,9 @@ PLAYER_STATE = 0x000E
 ENEMY_TYPES = 0x0016  # five of them
 FLOAT_STATE = 0x001D
 X_PAGE, X_IN_PAGE = 0x006D, 0x0086
-Y_VIEWPORT = 0x00B5
+Y_VIEWPORT, Y_IN_VIEWPORT = 0x00B5, 0x00CE
+AREA_DATA = 0x00E7  # two bytes: where in the ROM the area's objects are described
+LOOP_COUNTERS = 0x06D9  # two of them: how far Mario has come in a maze that sends him back, and how much was right
 CHANGE_AREA_TIMER = 0x06DE
 STAGE, WORLD, AREA = 0x075C, 0x075F, 0x0760
 GAME_MODE = 0x0770
@@ -36,6 +38,10 @@ REWARD_LIMIT = 15  # a frame's reward is clipped to +-15
 WORLDS_WITH_EXTRA_AREA = frozenset((1, 2, 4, 7))
 
 
+FLAG_CELL = 0  # no place in any level has this number
+AREA_UNIT, LEVEL_UNIT = 2**28, 2**44  # what is left of a cell's number after a division by these is its area, its level
+
+
 class Level(NamedTuple):
     """Where a game begins."""
 
@@ -47,8 +53,27 @@ class Level(NamedTuple):
 
 
 def player_x(ram: Ram) -> int:
-    """Mario's distance from the level's start, in pixels."""
+    """Mario's distance from the level's start, in pixels, as gym-super-mario-bros counts it."""
     return ram[X_PAGE] * 256 + ram[X_IN_PAGE]
+
+
+def distance(ram: Ram) -> int:
+    """Mario's distance from the level's start; below zero where a maze has put him back to before it."""
+    return (ram[X_PAGE] * 256 + ram[X_IN_PAGE] + 0x8000) % 0x10000 - 0x8000
+
+
+def cell(ram: Ram) -> int:
+    """The place where Mario is, as one number: level, area, position in a maze, and 16 x 16 pixels of the area.
+
+    An area is told by where its description lies. The area's number (0x0750) would be wrong: that is where the next
+    pipe leads. A place in a maze counts as often as its loops can be told apart: the way on is another each time.
+    """
+    level = (ram[WORLD] & 7) * 4 + (ram[STAGE] & 3) + 1
+    area = ram[AREA_DATA + 1] * 256 + ram[AREA_DATA]
+    loop = (ram[LOOP_COUNTERS] & 15) * 16 + (ram[LOOP_COUNTERS + 1] & 15)
+    x = ram[X_PAGE] * 16 + ram[X_IN_PAGE] // 16
+    y = (ram[Y_VIEWPORT] & 15) * 16 + ram[Y_IN_VIEWPORT] // 16
+    return (((level * 65536 + area) * 256 + loop) * 4096 + x) * 256 + y
 
 
 def clock(ram: Ram) -> int:

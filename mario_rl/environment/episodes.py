@@ -14,7 +14,8 @@ from mario_rl.environment.player import Player
 from mario_rl.environment.practice import Practice
 from mario_rl.environment.rewards import TrainingReward
 from mario_rl.environment.task import PlayRules, TaskRules
-from mario_rl.experience import FRAME_SIZE, FrameArray, Mark, Rows
+from mario_rl.experience import FRAME_SIZE, NO_CELL, FrameArray, Mark, Rows
+from mario_rl.mapping.level_map import LevelMap
 from mario_rl.saved_part import check_like
 
 
@@ -22,14 +23,17 @@ class Episodes:
     """Some games' succession of episodes."""
 
     def __init__(self, play: PlayRules, rules: TaskRules, num_games: int, rng: np.random.Generator) -> None:
+        """`num_games` games that begin episodes of the task's levels."""
         self._rules = rules
         self._rng = rng
         self._level_choices = rules.levels_played
-        self._player = Player(play, self._level_choices[:1] * num_games, self._place)
+        self.level_map = LevelMap(len(self._level_choices)) if rules.progress == "map" else None
+        self._player = Player(play, self._level_choices[:1] * num_games, self._place, self.level_map)
         self._reward = TrainingReward(rules)
         self._levels = np.zeros(num_games, np.int64)  # of each game's present episode, by its place in the choices
         self._practises = np.zeros(num_games, np.bool_)
         self._over = np.ones(num_games, np.bool_)
+        self._cells = np.full(num_games, NO_CELL, np.int64)  # of the present pictures
         self._practice: Practice | None = None
         emulator = self._player.emulator
         if rules.practice_share > 0 and emulator.game_type is not None:
@@ -37,6 +41,7 @@ class Episodes:
         pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self._player.tick(np.zeros(num_games, np.int64), self._draw_starts(self._over), pictures, 0)
         self._over[:] = False
+        self._cells[:] = emulator.outcomes.cell
 
     @property
     def at_start(self) -> npt.NDArray[np.bool_]:
@@ -50,16 +55,22 @@ class Episodes:
     def play(self, actions: npt.NDArray[np.int64], rows: Rows, tick: int, pictures: FrameArray, next_tick: int) -> None:
         """Play one tick: fill the rows of `tick`, but for their pictures, and draw what comes after at `next_tick`."""
         over, player = self._over.copy(), self._player
+        if self._practice is not None:
+            actions = self._practice.lead(actions, ~over)
         self._write_summaries(rows, tick, over)
         final = np.where(self._practises, Mark.FINAL | Mark.PRACTICE, Mark.FINAL)
-        begins = np.where(over, final, np.where(self.at_start, Mark.START, 0))
+        # What came before practice is missing, so its lead holds no whole stack and is not learned from.
+        first = np.where(self._practises, Mark.BREAK, Mark.START)
+        begins = np.where(over, final, np.where(self.at_start, first, 0))
 
         result = player.tick(actions, self._draw_starts(over), pictures, next_tick)
+        rows.cell[:, tick] = self._cells
+        died = result.terminated & ~result.reached_flag
+        self._cells[:] = np.where(died, NO_CELL, player.emulator.outcomes.cell)
         self._over[:] = result.over
         if self._practice is not None:
-            died = result.terminated & ~result.reached_flag
             self._practice.note_deaths(player.num_decisions, self._levels, died)
-            self._practice.follow(player.num_decisions, player.held, ~self._over)
+            self._practice.follow(player.num_decisions, actions, player.held, ~self._over)
 
         rows.action[:, tick] = np.where(over, 0, actions)
         rows.reward[:, tick] = self._reward.of(player, result)
@@ -116,12 +127,12 @@ class Episodes:
 
     @property
     def _format(self) -> str:
-        practice = "practice" if self._practice is not None else "no practice"
+        practice = "practice with a lead" if self._practice is not None else "no practice"
         levels = " ".join(map(str, self._level_choices))
-        return f"{self._player.emulator.state_format}, {len(self._over)} games of {levels}, {practice}"
+        return f"{self._player.emulator.state_format}, {len(self._over)} games of {levels}, cells, {practice}"
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        own = {"levels": self._levels, "practises": self._practises, "over": self._over}
+        own = {"levels": self._levels, "practises": self._practises, "over": self._over, "row_cells": self._cells}
         return own | self._player.arrays()
 
     def close(self) -> None:

@@ -1,13 +1,14 @@
 """The rules of the task: how a game is played at all, and what training makes of it."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from mario_rl.emulation.emulator import EmulatorName
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ActionSet
 from mario_rl.ranges import Between, Positive, Probability
 
+Progress = Literal["map", "x"]
 Levels = tuple[tuple[int, int], ...]  # pairs of world and stage
 
 
@@ -28,6 +29,8 @@ class TaskRules:
     world: Annotated[int, Between(1, 8)]
     stage: Annotated[int, Between(1, 4)]
     levels: Levels  # instead of the one above, where there are any
+    progress: Progress  # what is rewarded: coming nearer to the flag on the map, or running to the right
+    map_reward: Annotated[float, Between(0.0, 1e3)]  # for a cell nearer to the flag
     noop_start_max_frames: Annotated[int, Between(0, 200)]  # an episode starts after 0 to this many idle frames
     reward_scale: Annotated[float, Between(1e-6, 1e3)]
     flag_bonus: Annotated[float, Between(-1e3, 1e3)]

@@ -2,6 +2,9 @@
 
 `app/wiring.py` chooses an evaluator: a process of its own (`evaluator_process.py`), or this very thread
 (`inline_evaluator.py`), so that in serial mode all happens in one fixed order.
+
+A policy that reaches the run's goal is confirmed at once, with starts and sticky actions that had no part in choosing
+it. From then on the evaluation hurries, and training rests: the run is probably over.
 """
 
 from collections.abc import Callable
@@ -13,8 +16,8 @@ from safetensors.torch import load, save
 from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.task import PlayRules
-from mario_rl.evaluation.episodes import evaluate
-from mario_rl.evaluation.results import Evaluation
+from mario_rl.evaluation.episodes import UNSEEN_STARTS, add_sticky, evaluate, evaluate_starts
+from mario_rl.evaluation.results import Evaluation, Goal, summarise
 
 # A policy that does not clear the level from nearly all starts is not worth a hundred episodes more.
 STICKY_FROM_CLEAR_RATE = 0.9
@@ -27,6 +30,10 @@ class Evaluator(Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether another request may be made."""
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether a policy that reached the goal from the starts is being looked at more closely."""
 
     @property
     def has_results(self) -> bool:
@@ -55,6 +62,7 @@ class EvaluatorSetup(NamedTuple):
     levels: tuple[Level, ...]
     network: NetworkShape
     seed: int
+    goal: Goal | None = None  # that ends the run; None: nothing is confirmed
     sticky_from_clear_rate: float = STICKY_FROM_CLEAR_RATE
     cpu_share: float = CPU_SHARE
 
@@ -67,11 +75,19 @@ class Request(NamedTuple):
     weights: bytes  # safetensors
 
 
+class Answer(NamedTuple):
+    """What was found out about a policy."""
+
+    evaluations: list[Evaluation]  # one a level
+    confirmation: list[Evaluation] | None  # with other starts and seeds; None where the goal was not reached
+
+
 class Result(NamedTuple):
     """A request and its answer."""
 
     request: Request
     evaluations: list[Evaluation]  # one a level
+    confirmation: list[Evaluation] | None
 
 
 def make_network(setup: EvaluatorSetup) -> QNetwork:
@@ -80,21 +96,32 @@ def make_network(setup: EvaluatorSetup) -> QNetwork:
 
 
 def answer(
-    setup: EvaluatorSetup, network: QNetwork, request: Request, wait_for_turn: Callable[[], bool]
-) -> list[Evaluation]:
-    """The evaluations that a request asks for, one a level."""
+    setup: EvaluatorSetup,
+    network: QNetwork,
+    request: Request,
+    wait_for_turn: Callable[[], bool],
+    hurry: Callable[[], None] = lambda: None,
+) -> Answer:
+    """What a request asks for. `hurry` is called when the starts have reached the goal."""
     network.load_state_dict(unpack_weights(request.weights))
-    return [
-        evaluate(
-            network,
-            setup.play,
-            level,
-            setup.seed,
-            sticky_from_clear_rate=setup.sticky_from_clear_rate,
-            wait_for_turn=wait_for_turn,
-        )
+    play, goal = setup.play, setup.goal
+    evaluations = [evaluate_starts(network, play, level, wait_for_turn=wait_for_turn) for level in setup.levels]
+    if goal is not None and summarise(evaluations).clear_rate >= goal.clear_rate:
+        hurry()
+    evaluations = [
+        add_sticky(evaluation, network, play, setup.seed, wait_for_turn=wait_for_turn)
+        if evaluation.clear_rate >= setup.sticky_from_clear_rate
+        else evaluation
+        for evaluation in evaluations
+    ]
+    if goal is None or not goal.is_reached(summarise(evaluations).score):
+        return Answer(evaluations, None)
+    seed = setup.seed + request.decisions + 1  # another one each time
+    confirmation = [
+        evaluate(network, play, level, seed, starts=UNSEEN_STARTS, wait_for_turn=wait_for_turn)
         for level in setup.levels
     ]
+    return Answer(evaluations, confirmation)
 
 
 def pack_weights(weights: dict[str, torch.Tensor]) -> bytes:

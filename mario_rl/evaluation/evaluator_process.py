@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Literal
 
 import torch
 
-from mario_rl.evaluation.evaluator import EvaluatorSetup, Request, Result, answer, make_network, pack_weights
+from mario_rl.evaluation.evaluator import Answer, EvaluatorSetup, Request, Result, answer, make_network, pack_weights
 from mario_rl.evaluation.pace import Pace
-from mario_rl.evaluation.results import Evaluation
 from mario_rl.machine.child_processes import end_with_parent, ready_for_children, use_one_thread
 from mario_rl.machine.facts import num_cores
 from mario_rl.machine.process_tuning import keep_freed_memory
@@ -30,10 +30,11 @@ NICENESS = 10
 MAX_DEATHS = 3  # in a row; then there is no evaluation any more
 MAX_SILENCE_SECONDS = 300.0  # a child that gives no sign of life for longer hangs
 
-Answer = list[Evaluation] | None  # None is a sign of life
+HURRYING: Literal["hurrying"] = "hurrying"  # that the goal was reached from the starts
+Message = Answer | Literal["hurrying"] | None  # None is a sign of life
 
 
-def run_evaluator(setup: EvaluatorSetup, connection: "Connection[Answer, Request]") -> None:
+def run_evaluator(setup: EvaluatorSetup, connection: "Connection[Message, Request]") -> None:
     """The target of the evaluator process: answer requests until the learner hangs up."""
     use_one_thread()
     end_with_parent()
@@ -44,7 +45,12 @@ def run_evaluator(setup: EvaluatorSetup, connection: "Connection[Answer, Request
         while True:
             request = connection.recv()
             pace = Pace(setup.cpu_share * num_cores(), lambda: connection.send(None))
-            connection.send(answer(setup, network, request, pace.wait_for_turn))
+
+            def hurry(pace: Pace = pace) -> None:
+                pace.hurry()
+                connection.send(HURRYING)
+
+            connection.send(answer(setup, network, request, pace.wait_for_turn, hurry))
     except (EOFError, BrokenPipeError):
         pass  # the run is over
     finally:
@@ -61,6 +67,7 @@ class EvaluatorProcess:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._busy = False
+        self._is_confirming = False
         self._starting = threading.RLock()  # a signal handler's `kill` may interrupt `stop` in the same thread
         self._process: SpawnProcess | None = None
         self._ending = False
@@ -74,6 +81,11 @@ class EvaluatorProcess:
     def is_idle(self) -> bool:
         """Whether it waits for a request."""
         return not self._busy
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether the child hurries."""
+        return self._is_confirming
 
     @property
     def has_results(self) -> bool:
@@ -114,7 +126,7 @@ class EvaluatorProcess:
                 connection = connection or self._start_child()
                 if connection is None:
                     return
-                evaluations = self._ask(connection, request)
+                found = self._ask(connection, request)
             except (EOFError, OSError):
                 if connection is not None:
                     self._bury(connection)
@@ -125,23 +137,24 @@ class EvaluatorProcess:
                 logger.warning("The evaluator process has ended; the next evaluation starts another.")
             else:
                 num_deaths = 0
-                self._results.put(Result(request, evaluations))
-            self._busy = False
+                self._results.put(Result(request, *found))
+            self._busy = self._is_confirming = False
             self._on_result()
         if connection is not None:
             self._bury(connection)
         elif not self._ending:
             logger.warning("The evaluator process ended %d times; training goes on without evaluation.", num_deaths)
 
-    def _ask(self, connection: "Connection[Request, Answer]", request: Request) -> list[Evaluation]:
+    def _ask(self, connection: "Connection[Request, Message]", request: Request) -> Answer:
         """The child's answer. A child that hangs is killed, which is end-of-file here."""
         with self._killed_for_silence():  # sending waits, too, for a child that does not read
             connection.send(request)
         while True:
             with self._killed_for_silence():
-                answer = connection.recv()
-            if answer is not None:
-                return answer
+                message = connection.recv()
+            if isinstance(message, Answer):
+                return message
+            self._is_confirming |= message == HURRYING
 
     @contextmanager
     def _killed_for_silence(self) -> Iterator[None]:
@@ -152,13 +165,13 @@ class EvaluatorProcess:
         finally:
             timer.cancel()
 
-    def _bury(self, connection: "Connection[Request, Answer]") -> None:
+    def _bury(self, connection: "Connection[Request, Message]") -> None:
         connection.close()
         self.kill()
         if self._process is not None:
             self._process.join()
 
-    def _start_child(self) -> "Connection[Request, Answer] | None":
+    def _start_child(self) -> "Connection[Request, Message] | None":
         """Our end of the child's pipe; None when the run is ending already."""
         with self._starting:
             if self._ending:

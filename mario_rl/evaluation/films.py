@@ -43,9 +43,8 @@ class Film(Protocol):
         """Write what is left."""
 
 
-@contextmanager
-def open_film(out: Path, palette: Palette, scale: int) -> Iterator[Film]:
-    """A film to add pictures to. Unless all goes well, `out` stays as it was."""
+def check_film(out: Path) -> None:
+    """FilmError where this cannot become a film."""
     if out.suffix.lower() not in SUFFIXES:
         raise FilmError(f"A film is an {' or a '.join(SUFFIXES)} file, and {out} is neither: give it such a name.")
     temporary = out.with_name(f".{out.name}.saving")
@@ -58,6 +57,14 @@ def open_film(out: Path, palette: Palette, scale: int) -> Iterator[Film]:
             raise FilmError(f"{out} is a folder: give another name.")
     except OSError as error:
         raise FilmError(f"{out} cannot be written ({error.strerror}): give another path.") from None
+    temporary.unlink()
+
+
+@contextmanager
+def open_film(out: Path, palette: Palette, scale: int) -> Iterator[Film]:
+    """A film to add pictures to. Unless all goes well, `out` stays as it was."""
+    check_film(out)
+    temporary = out.with_name(f".{out.name}.saving")
     try:
         kind = Mp4Film if out.suffix.lower() == ".mp4" else GifFilm
         with closing(kind(temporary, palette, scale)) as film:

@@ -16,6 +16,7 @@ class InlineEvaluator:
         self._should_stop = should_stop
         self._results: list[Result] = []
         self.is_idle = True
+        self.is_confirming = False  # it is done before anybody could ask
 
     def start(self) -> None:
         """Nothing runs by itself here."""
@@ -28,9 +29,9 @@ class InlineEvaluator:
     def request(self, decisions: int, minutes: float, weights: dict[str, torch.Tensor]) -> None:
         """Evaluate these weights; a stop request ends that without a result."""
         request = Request(decisions, minutes, pack_weights(weights))
-        evaluations = answer(self._setup, self._network, request, lambda: not self._should_stop())
+        found = answer(self._setup, self._network, request, lambda: not self._should_stop())
         if not self._should_stop():
-            self._results.append(Result(request, evaluations))
+            self._results.append(Result(request, *found))
 
     def take_result(self) -> Result | None:
         """The next answer, if there is one."""

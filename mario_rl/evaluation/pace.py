@@ -12,8 +12,13 @@ class Pace:
     def __init__(self, cores: float, beat: Callable[[], None]) -> None:
         self._cores = cores
         self._beat = beat
+        self._hurries = False
         self._begun = self._last_beat = time.monotonic()
         self._cpu_begun = time.process_time()
+
+    def hurry(self) -> None:
+        """From now on, sleep no more."""
+        self._hurries = True
 
     def wait_for_turn(self) -> bool:
         """Sleep until as much CPU time may be used as was used already; then go on."""
@@ -23,7 +28,7 @@ class Pace:
             if now - self._last_beat >= BEAT_SECONDS:
                 self._last_beat = now
                 self._beat()
-            if now >= continues_at:
+            if now >= continues_at or self._hurries:
                 self._begun += now - continues_at  # what was not used is gone: no burst makes up for it
                 return True
             time.sleep(min(continues_at - now, BEAT_SECONDS))

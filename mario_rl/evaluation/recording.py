@@ -1,11 +1,12 @@
-"""Films of a policy: one greedy episode in colour. Runs in the process of the command that asks for it.
+"""Films of a policy, or of what a search found: one episode in colour.
 
 Two games run side by side on the same buttons. A fast emulator, as in training, gives the grey pictures on which the
 network decides, and says when the episode is over; a console in colour is played frame by frame for the film.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART
 from mario_rl.emulation.fast.colours import RGB
 from mario_rl.emulation.rules import Level
-from mario_rl.environment.actions import DOWN, LEFT, NOOP, RIGHT, UP, A, B
+from mario_rl.environment.actions import ACTION_SETS, DOWN, LEFT, NOOP, RIGHT, UP, A, B
 from mario_rl.environment.player import Player
 from mario_rl.environment.stacks import PictureStacks
 from mario_rl.environment.task import PlayRules
@@ -84,12 +85,23 @@ def record(
 ) -> Recorded:
     """Film one greedy episode; `network` is on the CPU and in eval mode."""
     assert not network.training, "BatchNorm would normalise by a batch of one"
+    return film_shots(play_greedily(network, play, level, idle_frames), level, out, scale)
+
+
+def record_buttons(play: PlayRules, level: Level, out: Path, idle_frames: int, buttons: list[int]) -> Recorded:
+    """Film an episode whose buttons are known, one entry a decision."""
+    patient = replace(play, no_progress_decisions=len(buttons) + 1)  # random play may stand about for long
+    return film_shots(play_buttons(patient, level, idle_frames, buttons), level, out)
+
+
+def film_shots(shots: "Iterable[Shot]", level: Level, out: Path, scale: int = 2) -> Recorded:
+    """Film an episode of this level."""
     if not 1 <= scale <= MAX_SCALE:
         raise FilmError(f"A film cannot be {scale} times the game's size: give a scale from 1 to {MAX_SCALE}.")
     with open_film(out, PALETTE, scale) as film:
         game = ColourGame(level)
         num_frames = 0
-        for shot in play_greedily(network, play, level, idle_frames):
+        for shot in shots:
             for screen in game.play(shot.buttons, shot.num_frames):
                 film.add(with_joypad(screen, shot.buttons, shot.value))
                 num_frames += 1
@@ -111,16 +123,38 @@ class Shot(NamedTuple):
     num_decisions: int
 
 
+# An action for the newest picture [1, 84, 84], and what the network expects of it.
+Decide = Callable[[Player, npt.NDArray[np.uint8]], tuple[int, float | None]]
+
+
 def play_greedily(network: QNetwork, play: PlayRules, level: Level, idle_frames: int) -> Iterator[Shot]:
     """One episode as evaluation plays it: the idle start, then a shot a decision."""
     acting, stacks = ActingNetwork(network), PictureStacks(1)
+
+    def decide(player: Player, picture: npt.NDArray[np.uint8]) -> tuple[int, float | None]:
+        stacks.push(picture, player.at_start)
+        return acting.best_action(stacks.pictures())
+
+    yield from _play(play, level, idle_frames, decide)
+
+
+def play_buttons(play: PlayRules, level: Level, idle_frames: int, buttons: list[int]) -> Iterator[Shot]:
+    """One episode whose buttons are known: the idle start, then a shot a decision."""
+    actions = [ACTION_SETS[play.actions].index(held) for held in buttons]
+
+    def decide(player: Player, _picture: npt.NDArray[np.uint8]) -> tuple[int, float | None]:
+        return actions[min(int(player.num_decisions[0]), len(actions) - 1)], None
+
+    yield from _play(play, level, idle_frames, decide)
+
+
+def _play(play: PlayRules, level: Level, idle_frames: int, decide: "Decide") -> Iterator[Shot]:
     pictures = np.empty((1, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
     with closing(Player(play, [level])) as player:
 
         def shoot(action: int, restart: int, num_frames: int, value: float | None) -> tuple[Shot, bool]:
             """A tick, and whether the episode is over."""
             result = player.tick(np.array([action]), np.array([restart], np.int32), pictures, 0)
-            stacks.push(pictures[:, 0], player.at_start)
             figures = bool(player.cleared[0]), int(player.distances[0]), int(player.num_decisions[0])
             shot = Shot(int(player.held[0]), num_frames, value, player.emulator.ram(0), *figures)
             return shot, bool(result.over[0])
@@ -128,7 +162,7 @@ def play_greedily(network: QNetwork, play: PlayRules, level: Level, idle_frames:
         shot, is_over = shoot(0, idle_frames, idle_frames, None)
         yield shot
         while not is_over:
-            action, value = acting.best_action(stacks.pictures())
+            action, value = decide(player, pictures[:, 0])
             shot, is_over = shoot(action, NO_RESTART, play.frame_skip, value)
             yield shot
 

@@ -65,6 +65,17 @@ class Score(NamedTuple):
     mean_distance: float
 
 
+class Goal(NamedTuple):
+    """What a policy must reach before it counts as one that can play."""
+
+    clear_rate: float
+    sticky_clear_rate: float
+
+    def is_reached(self, score: Score) -> bool:
+        """Whether this policy does."""
+        return score.clear_rate >= self.clear_rate and score.sticky_clear_rate >= self.sticky_clear_rate
+
+
 def summarise(evaluations: list[Evaluation]) -> Totals:
     """The means over all levels."""
     tried = all(evaluation.sticky for evaluation in evaluations)

@@ -25,8 +25,13 @@ SOURCES = sorted(
         _PACKAGE / "errors.py",
         _PACKAGE / "experience.py",
         _PACKAGE / "machine" / "compiling.py",
+        _PACKAGE / "mapping" / "cell_table.py",
+        _PACKAGE / "mapping" / "graph.py",
+        _PACKAGE / "mapping" / "level_map.py",
         _PACKAGE / "replay" / "gathering.py",
         _PACKAGE / "replay" / "sum_tree.py",
+        _PACKAGE / "searching" / "archive.py",
+        _PACKAGE / "searching" / "wandering.py",
     ]
 )
 

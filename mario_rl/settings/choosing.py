@@ -19,6 +19,9 @@ OVERRIDES_NAME = "CPU_OVERRIDES"
 # Words that people know from other trainers, and what they are called here.
 _ALSO_KNOWN_AS = {"LR": "LEARNING_RATE", "EPOCHS": "MAX_EPOCHS", "DISCOUNT": "GAMMA", "NUM_WORKERS": "NUM_PROCESSES"}
 
+# What runs of an earlier version did that had no such setting yet, where config_optimized.py has another way now.
+_DONE_BEFORE = {"PROGRESS": "x", "EXPLORE_SHORT_HOLD": 8}
+
 Source = Literal["config", "cpu", "set", "run"]
 SOURCE_NAMES: dict[Source, str] = {
     "config": "config_optimized.py",
@@ -81,6 +84,7 @@ def choose_resumed_settings(
         values, overrides = read_config()
         if _is_for_cpu(assigned.get("DEVICE", known.get("DEVICE")), has_gpu):
             values = values | overrides
+        values = values | _DONE_BEFORE
         added = {name: values[name] for name in lacking if name in values}
         layers.append(("config", SOURCE_NAMES["config"], added))
     layers += [("run", SOURCE_NAMES["run"], known), ("set", "--set", assigned)]

@@ -43,8 +43,8 @@ class Policy(NamedTuple):
         return network
 
 
-def export_policy(path: Path, policy: Policy, card: dict[str, Any]) -> None:
-    """Write weights and card."""
+def export_policy(path: Path, policy: Policy, card: dict[str, Any], *, half: bool = False) -> None:
+    """Write weights and card. With `half`, weights are rounded to 16 bits: half of the file, for models that ship."""
     metadata = {
         "format": FORMAT,
         "observation": OBSERVATION,
@@ -54,6 +54,8 @@ def export_policy(path: Path, policy: Policy, card: dict[str, Any]) -> None:
         "shape": json.dumps(policy.shape._asdict()),
     }
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.weights.items()}
+    if half:
+        contiguous = {name: _rounded(tensor) for name, tensor in contiguous.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_durably(path, save(contiguous, metadata))
     replace_durably(path.with_suffix(".json"), (json.dumps(metadata | card, indent=2) + "\n").encode())
@@ -66,7 +68,7 @@ def read_policy(path: Path) -> Policy:
             raise PolicyError(f"There is no model {path}: give the path of a .safetensors file, as in models/.")
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            state = {name: _widened(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except OSError as error:  # not only in reading: a name may be too long, or a folder closed to us
         raise PolicyError(
             f"{path} cannot be read ({error.strerror or error}): give a .safetensors file, as in models/."
@@ -129,3 +131,11 @@ def _parse_level(text: str) -> Level:
     if not (1 <= world <= 8 and 1 <= stage <= 4):
         raise ValueError
     return Level(world, stage)
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.half() if tensor.is_floating_point() else tensor
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype == torch.float16 else tensor

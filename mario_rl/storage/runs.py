@@ -53,10 +53,12 @@ class Run:
         return self.checkpoints / METRICS
 
 
-def new_run(project: Path, levels: Sequence[Level]) -> Run:
-    """A run with a name of its own: the levels and the time. This process claims it."""
+def new_run(project: Path, levels: Sequence[Level], wish: str | None = None) -> Run:
+    """A run with a name of its own: as wished, or the levels and the time. This process claims it."""
     folder = project / "checkpoints"
-    stem = f"mario-{'+'.join(map(str, levels))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    stem = wish or f"mario-{'+'.join(map(str, levels))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if wish is not None and (folder / wish).exists():
+        raise CheckpointError(f"There is a run {wish} already: go on with --resume {wish}, or choose another --name.")
     name, number = stem, 1
     while True:
         try:
@@ -136,8 +138,11 @@ def _last_written(folder: Path, pattern: str) -> float:
     return max(times)
 
 
-def write_record(run: Run, settings: dict[str, Any]) -> None:
-    """Keep what made this run, one entry a session; never the environment's variables."""
+def write_record(run: Run, settings: dict[str, Any], search: dict[str, Any] | None = None) -> None:
+    """Keep what made this run, one entry a session; never the environment's variables.
+
+    `search` tells what drawing its map took, in the session that drew it.
+    """
     run.checkpoints.mkdir(parents=True, exist_ok=True)
     session = {
         "command": command_line(),
@@ -146,6 +151,8 @@ def write_record(run: Run, settings: dict[str, Any]) -> None:
         "machine": describe_machine(),
         "packages": {package: _version(package) for package in _PACKAGES},
     }
+    if search is not None:
+        session["search"] = search
     earlier = _read_record(run)["sessions"] if (run.checkpoints / RECORD).exists() else []
     record = {"settings": settings, "sessions": [*earlier, session]}
     try:
@@ -158,6 +165,13 @@ def read_settings(run: Run) -> dict[str, Any]:
     """The settings a run was last started with."""
     settings: dict[str, Any] = _read_record(run)["settings"]
     return settings
+
+
+def read_search(run: Run) -> dict[str, Any]:
+    """What drawing the run's map took: decisions and minutes; nothing where it has none."""
+    sessions = _read_record(run)["sessions"] if (run.checkpoints / RECORD).exists() else []
+    found = [session["search"] for session in sessions if "search" in session]
+    return found[0] if found else {"decisions": 0, "minutes": 0.0}
 
 
 def _read_record(run: Run) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from mario_rl.evaluation.results import Score
+from mario_rl.evaluation.results import Goal, Score
 from mario_rl.ranges import Between, Positive, Probability
-
-EVALUATIONS_IN_A_ROW = 2  # that must be good enough: one may be luck
 
 
 @dataclass(frozen=True)
@@ -17,16 +15,10 @@ class LimitRules:
     stop_at_clear_rate: Annotated[float, Between(0.0, 2.0)]  # 2: never
     stop_at_sticky_clear_rate: Annotated[float, Probability]
 
-    def learned(self, evaluations: list[Score]) -> str | None:
-        """The stopping rule: whether the last evaluations were good enough, in words."""
-        latest = evaluations[-EVALUATIONS_IN_A_ROW:]
-        if len(latest) < EVALUATIONS_IN_A_ROW or not all(map(self._is_good, latest)):
-            return None
-        rates = " and ".join(f"{score.clear_rate:.0%}" for score in latest)
-        return f"the level is learned, {rates} of the last two evaluations' episodes cleared it"
-
-    def _is_good(self, score: Score) -> bool:
-        return score.clear_rate >= self.stop_at_clear_rate and score.sticky_clear_rate >= self.stop_at_sticky_clear_rate
+    @property
+    def goal(self) -> Goal:
+        """What a policy must reach, and what its confirmation must reach again: once may be luck."""
+        return Goal(self.stop_at_clear_rate, self.stop_at_sticky_clear_rate)
 
 
 @dataclass(frozen=True)
@@ -48,9 +40,16 @@ class Limits:
             return f"{self.minutes:g} minutes are over"
         return None
 
-    def learned(self, evaluations: list[Score]) -> str | None:
-        """Whether the run may end because it has learned the level, in words."""
-        return None if self.stopping_rule is None else self.stopping_rule.learned(evaluations)
+    def learned(self, score: Score, confirmation: Score | None) -> str | None:
+        """Whether the run may end because this policy can play, in words."""
+        if self.stopping_rule is None or confirmation is None:
+            return None
+        if not all(map(self.stopping_rule.goal.is_reached, (score, confirmation))):
+            return None
+        return (
+            f"the level is learned: a policy cleared it from {score.clear_rate:.0%} of the starts, and from "
+            f"{confirmation.clear_rate:.0%} of others that it had never seen"
+        )
 
     def share(self, epochs: int, decisions: int, seconds: float) -> float:
         """How much of the way to the nearest limit is done."""

@@ -12,7 +12,7 @@ import torch
 from mario_rl.evaluation.evaluator import Result, unpack_weights
 from mario_rl.evaluation.results import summarise
 from mario_rl.storage.checkpoints import CheckpointStore, SaveAbandonedError
-from mario_rl.storage.runs import Run, command_line, git_commit
+from mario_rl.storage.runs import Run, command_line, git_commit, read_search
 from mario_rl.training.limits import Limits
 from mario_rl.training.pipeline import Pipeline
 from mario_rl.training.schedule import ScheduleRules
@@ -106,7 +106,8 @@ def _train_until_done(
     evaluator, averaged = pipeline.evaluator, pipeline.learner.networks.averaged
 
     def may_train() -> bool:
-        return flow.may_train(ledger.collected, ledger.trained)
+        # While a policy is confirmed that probably ends the run, the machine is the evaluator's.
+        return not evaluator.is_confirming and flow.may_train(ledger.collected, ledger.trained)
 
     def epoch_is_over() -> bool:
         return ledger.num_episodes - progress.num_episodes >= schedule.episodes_per_epoch
@@ -180,12 +181,15 @@ def _train_until_done(
             progress.evaluated_decisions = ledger.collected
             evaluator.request(ledger.collected, clock.run_seconds / 60, averaged.state_dict())
         while (result := evaluator.take_result()) is not None:
-            is_best = progress.add_evaluation(summarise(result.evaluations).score)
+            score = summarise(result.evaluations).score
+            confirmation = None if result.confirmation is None else summarise(result.confirmation).score
+            is_best = progress.add_evaluation(score)
             save_is_due |= is_best  # or a crash would make it forget how good the best was
             reporter.evaluation(result, is_best=is_best)
-            if is_best and (trouble := _export_best(pipeline, run, result)):
+            reason = limits.learned(score, confirmation)
+            if (is_best or reason) and (trouble := _export_best(pipeline, run, result)):
                 reporter.notice(f"[EVAL] {trouble}; training goes on.")
-            if reason := limits.learned(progress.evaluations):
+            if reason:
                 return reason
 
         # A checkpoint comes last, so that a resume begins where a round would.
@@ -204,6 +208,10 @@ def _export_best(pipeline: Pipeline, run: Run, result: Result) -> str | None:
         "mean_distance": round(total.mean_distance, 1),
         "mean_reward": round(total.mean_reward, 1),
     }
+    if result.confirmation is not None:
+        confirmed = summarise(result.confirmation)
+        card["unseen_clear_rate"] = confirmed.clear_rate
+        card["unseen_sticky_clear_rate"] = confirmed.sticky_clear_rate
     return pipeline.saver.export(run.best_model, unpack_weights(request.weights), card)
 
 
@@ -211,6 +219,7 @@ def _card(run: Run, decisions: int, minutes: float) -> dict[str, Any]:
     """What is worth knowing about a policy."""
     return {
         "run": run.name,
+        "search": read_search(run),
         "decisions": decisions,
         "minutes": round(minutes, 2),
         "commit": git_commit(),

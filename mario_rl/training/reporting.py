@@ -86,7 +86,7 @@ class Reporter:
 
     def evaluation(self, result: Result, *, is_best: bool) -> None:
         """Print the [EVAL] line and write its metrics."""
-        request, evaluations = result
+        request, evaluations, confirmation = result
         total = summarise(evaluations)
         self._console.line(evaluation_line(EvaluationFigures(request.decisions, request.minutes, *total, is_best)))
         metrics = _evaluation_metrics("evaluation", total)
@@ -95,6 +95,13 @@ class Reporter:
                 metrics |= _evaluation_metrics(f"evaluation_{evaluation.level}", summarise([evaluation]))
             rates = ", ".join(f"{evaluation.level} {evaluation.clear_rate:.0%}" for evaluation in evaluations)
             self._console.line(f"[EVAL] Clear rate by level: {rates}")
+        if confirmation is not None:
+            confirmed = summarise(confirmation)
+            metrics |= _evaluation_metrics("confirmation", confirmed)
+            self._console.line(
+                f"[EVAL] Confirmation, with starts and seeds that had no part in choosing: {confirmed.clear_rate:.0%} "
+                f"of the starts, {confirmed.sticky_clear_rate or 0.0:.0%} with sticky actions"
+            )
         self._write(metrics, request.decisions, request.minutes)
 
     def progress(self, share: float) -> None:

@@ -23,7 +23,8 @@ from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.errors import UserError
 from mario_rl.evaluation import recording
-from mario_rl.evaluation.results import Episode, Evaluation, Score
+from mario_rl.evaluation.results import Episode, Score
+from mario_rl.evaluation.thorough import Trial
 from mario_rl.replay import saving
 from mario_rl.replay.streams import BYTES_PER_STORED_ROW
 from mario_rl.settings import hardware
@@ -389,10 +390,11 @@ def project(saved, tmp_path, monkeypatch):
     def begin_work(*_arguments, **_options):
         raise WorkBeginsError
 
-    episodes = [Episode(False, 300, 250.0, 60)]
-    monkeypatch.setattr(commands, "evaluate", lambda *_: Evaluation(Level(1, 1), episodes, []))
+    trial = Trial("starts", [Episode(False, 300, 250.0, 60)])
+    monkeypatch.setattr(commands, "try_thoroughly", lambda *_: [trial])
     monkeypatch.setattr(commands, "choose_emulator", lambda *_: "fast")
     monkeypatch.setattr(recording, "ColourGame", begin_work)
+    monkeypatch.setattr(session, "_draw_maps", begin_work)
     monkeypatch.setattr(plotting, "_draw", lambda _: SimpleNamespace(savefig=lambda file, **_: file.write(b"x")))
     monkeypatch.setattr(session, "choose_emulator", lambda wish, _: wish)
     monkeypatch.setattr(hardware, "prepare", lambda _: None)

@@ -26,7 +26,9 @@ def _train(folder, settings, limits, resume=False, serial=True):
     console = Console()
     assert choose_emulator(settings.play.emulator, console.line) == settings.play.emulator  # compiled, as in a session
     sinks = [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)]
-    pipeline = connect(settings, make_plan(settings, serial=serial), console, sinks, serial=serial)
+    learns = limits.stopping_rule is not None
+    plan = make_plan(settings, serial=serial)
+    pipeline = connect(settings, plan, console, sinks, serial=serial, ends_when_learned=learns)
     missing = pipeline.saver.restore(store.load_newest()) if resume else []
     pipeline.outcome = train(pipeline, settings.schedule, limits, run, store)
     pipeline.reporter.close()
@@ -121,7 +123,7 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
     pipeline, _ = _train(tmp_path, settings, Limits(epochs=1_000, decisions=300))
     pipeline.publisher.publish(-2)  # whatever was published last, publish again
     collector = pipeline.source._collector
-    collector.take_weights()
+    collector.take_news()
     assert collector.weights_version == pipeline.publisher.version > 1
     for name, tensor in pipeline.learner.networks.averaged.state_dict().items():
         assert torch.equal(tensor, collector._weights[name]), name
@@ -129,30 +131,31 @@ def test_collectors_act_with_the_learners_weights_and_statistics(tmp_path, one_t
 
 
 @pytest.mark.parametrize("serial", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_evaluations_are_made_kept_and_end_the_run_when_two_in_a_row_are_good_enough(tmp_path, serial):
-    settings = small_settings(EVALUATION_DECISIONS=80)
-    limits = Limits(
-        epochs=100_000, decisions=200_000, stopping_rule=LimitRules(10**6, 0.0, 0.0)
-    )  # anything is good enough
+def test_evaluations_are_made_kept_and_end_the_run_when_one_is_good_enough_and_confirmed(tmp_path, serial):
+    settings = small_settings(EVALUATION_DECISIONS=80, STOP_AT_CLEAR_RATE=0.0, STOP_AT_STICKY_CLEAR_RATE=0.0)
+    limits = Limits(epochs=100_000, decisions=200_000, stopping_rule=settings.limits)  # anything is good enough
     pipeline, _ = _train(tmp_path, settings, limits, serial=serial)
     assert "the level is learned" in pipeline.outcome.reason
-    assert len(pipeline.progress.evaluations) == 2
+    assert len(pipeline.progress.evaluations) == 1
     rows = [json.loads(line) for line in (tmp_path / "checkpoints" / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [row for row in rows if "evaluation/clear_rate" in row["metrics"]]
-    assert [row["metrics"]["evaluation/distance"] for row in evaluated] == pytest.approx(
-        [score.mean_distance for score in pipeline.progress.evaluations], rel=1e-5
-    )
-    assert evaluated[1]["decisions"] >= evaluated[0]["decisions"] + 80
+    (evaluated,) = [row for row in rows if "evaluation/clear_rate" in row["metrics"]]
+    (score,) = pipeline.progress.evaluations
+    assert evaluated["metrics"]["evaluation/distance"] == pytest.approx(score.mean_distance, rel=1e-5)
+    assert evaluated["metrics"]["confirmation/distance"] > 0
+    assert evaluated["decisions"] >= 80
     card = json.loads((tmp_path / "models" / "test-best.json").read_text())
-    best = max(pipeline.progress.evaluations)
-    assert card["mean_distance"] == pytest.approx(best.mean_distance, abs=0.1)
-    assert card["decisions"] in [row["decisions"] for row in evaluated]
+    assert card["mean_distance"] == pytest.approx(score.mean_distance, abs=0.1)
+    assert card["decisions"] == evaluated["decisions"]
+    assert card["unseen_clear_rate"] == 0.0
 
 
-def test_the_stopping_rule_needs_two_good_evaluations_in_a_row():
+def test_the_stopping_rule_needs_a_good_evaluation_and_its_confirmation():
     rule = LimitRules(max_epochs=1, stop_at_clear_rate=0.95, stop_at_sticky_clear_rate=0.6)
+    limits = Limits(epochs=1, stopping_rule=rule)
     good, poor, shaky = Score(1.0, 0.7, 3_160.0), Score(0.9, 0.7, 3_000.0), Score(1.0, 0.5, 3_160.0)
-    assert rule.learned([good]) is None
-    assert rule.learned([good, poor, good]) is None
-    assert rule.learned([good, shaky]) is None
-    assert "100% and 100%" in rule.learned([poor, good, good])
+    assert limits.learned(good, None) is None
+    assert limits.learned(good, poor) is None
+    assert limits.learned(good, shaky) is None
+    assert limits.learned(shaky, good) is None
+    assert "100% of the starts" in limits.learned(good, good)
+    assert Limits(epochs=1).learned(good, good) is None

@@ -114,7 +114,7 @@ def test_a_greedy_collector_follows_its_network():
     state = network.state_dict()
     state["advantage.bias"].view(7, -1)[3, -1] = 100.0  # run to the right, whatever is seen
     slots.publish(state)
-    collector.take_weights()
+    collector.take_news()
     rows = _poisoned_rows(2, 8)
     collector.collect_chunk(rows)
     collector.close()
@@ -127,7 +127,7 @@ def test_a_collector_continues_with_the_weights_of_a_checkpoint():
     control, slots = Control(CONTEXT, 1), WeightSlots(CONTEXT, QNetwork(SHAPE).state_dict())
     one, other = (Collector(_setup(), control, slots) for _ in range(2))
     slots.publish(QNetwork(SHAPE).state_dict())
-    one.take_weights()
+    one.take_news()
     other.load(one.state(), one.tensors())
     assert _act_alike(one._acting, other._acting)
     one.close()
@@ -165,17 +165,22 @@ def test_random_actions_favour_the_right():
 GREEDY = 6  # "left" is what the policy would do in these tests
 
 
-def _explore(max_hold, epsilon, sticky=0.0, num_ticks=4_000, num_envs=8):
-    held = replace(rules.EXPLORATION, explore_max_hold=max_hold, explore_sticky_probability=sticky)
+def _explore(max_hold, epsilon, sticky=0.0, num_ticks=4_000, num_envs=8, short_hold=None):
+    held = replace(
+        rules.EXPLORATION,
+        explore_max_hold=max_hold,
+        explore_short_hold=short_hold or max_hold,
+        explore_sticky_probability=sticky,
+    )
     explorer = Explorer(held, num_envs, "simple", np.random.default_rng(3))
     best = np.full(num_envs, GREEDY)
     return np.stack([explorer.decide(np.full(num_envs, epsilon), lambda: best).copy() for _ in range(num_ticks)])
 
 
-@pytest.mark.parametrize("max_hold", [1, 8])
+@pytest.mark.parametrize(("max_hold", "short_hold"), [(1, 1), (8, 8), (8, 2)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 1.0])
-def test_epsilon_is_the_share_of_random_decisions_however_long_they_are_held(max_hold, epsilon):
-    actions = _explore(max_hold, epsilon)
+def test_epsilon_is_the_share_of_random_decisions_however_long_they_are_held(max_hold, short_hold, epsilon):
+    actions = _explore(max_hold, epsilon, short_hold=short_hold)
     random_and_not_greedy = 1 - exploration_probabilities("simple", 0.75)[GREEDY]
     assert (actions != GREEDY).mean() == pytest.approx(epsilon * random_and_not_greedy, abs=0.02)
 
@@ -189,6 +194,13 @@ def _runs(column):
 def test_random_actions_are_held_for_up_to_their_longest_hold():
     lengths = {length for column in _explore(max_hold=6, epsilon=0.02).T for length in _runs(column)}
     assert {1, 2, 3, 4, 5, 6} <= lengths
+
+
+def test_every_second_emulator_lets_go_of_its_buttons_soon():
+    columns = _explore(max_hold=8, epsilon=0.02, short_hold=2).T
+    longest = [max(_runs(column)) for column in columns]
+    assert min(longest[0::2]) == 8
+    assert max(longest[1::2]) < 8  # two short ones of the same action may follow each other
 
 
 def test_a_sticky_action_repeats_the_one_before_instead_of_the_best():

@@ -35,17 +35,18 @@ class Games:
         self.pictures = self._newest[:, 0]
         self.emulator.draw(self._newest, 0)
 
-    def play(self, *buttons, num_frames=1):
+    def play(self, *buttons, num_frames=1, delays=None):
         """Hold these buttons, one entry a game."""
-        self.step(buttons, [NO_RESTART] * len(buttons), num_frames)
+        self.step(buttons, [NO_RESTART] * len(buttons), num_frames, delays)
 
     def restart(self, *idle_frames):
         """Restart every game, one entry a game."""
         self.step([0] * len(idle_frames), idle_frames, num_frames=1)
 
-    def step(self, buttons, restarts, num_frames):
+    def step(self, buttons, restarts, num_frames, delays=None):
         """Play some and restart others."""
-        self.emulator.step(np.array(buttons, np.uint8), num_frames, np.array(restarts, np.int32), self._newest, 0)
+        late = None if delays is None else np.array(delays, np.int32)
+        self.emulator.step(np.array(buttons, np.uint8), num_frames, np.array(restarts, np.int32), self._newest, 0, late)
 
     def draw(self):
         """Draw as if it had not been done."""
@@ -58,5 +59,5 @@ class Games:
 
     def outcome(self, game=0):
         """(reward, done, flag, x) of the last step."""
-        reward, x, done, flag = (column[game].item() for column in self.outcomes)
+        reward, x, done, flag, _ = (column[game].item() for column in self.outcomes)
         return reward, done, flag, x

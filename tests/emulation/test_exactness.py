@@ -139,9 +139,11 @@ def _compare_decisions(level, num_decisions, seed):
                 ours.restart(idle_frames)
                 theirs.restart(idle_frames)
             else:
-                ours.play(held, num_frames=4)
-                theirs.play(held, num_frames=4)
+                delays = [int(rng.integers(5))] if decision % 2 else None  # buttons that come late
+                ours.play(held, num_frames=4, delays=delays)
+                theirs.play(held, num_frames=4, delays=delays)
             assert ours.outcome() == theirs.outcome(), f"{level}, decision {decision}"
+            assert ours.outcomes.cell[0] == theirs.outcomes.cell[0], f"{level}, decision {decision}"
             assert ours.ram() == theirs.ram(), f"{level}, decision {decision}"
             difference = np.abs(ours.pictures.astype(int) - theirs.pictures.astype(int))
             assert difference.max() <= 1, f"{level}, decision {decision}"

@@ -38,7 +38,9 @@ class _Script:
 def _evaluate(monkeypatch, rules):
     script = _Script()
     monkeypatch.setattr(evaluation, "ActingNetwork", lambda network: script)
-    (episode,) = evaluation.play_episodes(None, rules, LEVEL, np.zeros(1, np.int32), 0.0, np.random.default_rng(0))
+    (episode,) = evaluation.play_episodes(
+        None, rules, LEVEL, np.zeros(1, np.int32), evaluation.NOT_STICKY, np.random.default_rng(0)
+    )
     return episode, script.seen
 
 
@@ -82,7 +84,7 @@ def test_a_network_chooses_the_same_action_in_films_as_in_evaluation():
     torch.manual_seed(3)
     network = QNetwork(NetworkShape((4, 8, 8), 16, 7)).eval()
     (episode,) = evaluation.play_episodes(
-        network, PATIENT, LEVEL, np.array([4], np.int32), 0.0, np.random.default_rng(0)
+        network, PATIENT, LEVEL, np.array([4], np.int32), evaluation.NOT_STICKY, np.random.default_rng(0)
     )
     *_, last = play_greedily(network, PATIENT, LEVEL, 4)
     assert (last.distance, last.num_decisions) == (episode.distance, episode.decisions)

@@ -8,7 +8,7 @@ import pytest
 from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level, player_x
 from mario_rl.environment.episodes import Episodes
-from mario_rl.environment.practice import LONGEST_LEAD, POOL_SIZE, SHORTEST_LEAD, SPACING, Practice
+from mario_rl.environment.practice import LATEST, LEAD_IN, LONGEST_LEAD, SHORTEST_LEAD, SPACING, Practice
 from mario_rl.experience import Mark, finished_episodes
 from tests.environment.test_episodes import RUN, _play
 from tests.rules import game_rules
@@ -52,7 +52,7 @@ def _practise(emulator, length):
     practice = Practice(emulator, 2, 1.0, np.random.default_rng(0))
     for decision in range(1, length + 1):
         _advance(emulator)
-        practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
+        practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
     practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]))
     return practice
 
@@ -64,7 +64,7 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
     for decision in range(1, length + 1):
         _advance(emulator)
         xs.append(int(emulator.outcomes.x[0]))
-        practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
+        practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
     practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]))
     pictures, held = np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2, np.uint8)
     assert practice.begin(np.array([False, True]), LEVELS, held, pictures, 0).tolist() == [False, True]
@@ -87,15 +87,16 @@ def test_a_new_episode_forgets_the_trail_of_the_one_before(emulator):
     assert practice.state()["num_deaths"] == deaths
 
 
-def test_the_pool_keeps_the_latest_deaths_only(emulator):
+def test_half_of_the_pool_keeps_the_latest_deaths_only_and_half_a_sample_of_all(emulator):
     practice = _practise(emulator, 20)
-    early = {bytes(moment) for moment in practice._pools[1, : practice.state()["num_deaths"][1]]}
+    early = {bytes(practice._pools[1, 0])}
     for decision in range(21, 90):
         _advance(emulator)
-        practice.follow(np.full(2, decision, np.int32), HELD, np.array([True, False]))
-    for _ in range(POOL_SIZE):
+        practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
+    for _ in range(LATEST):
         practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]))
-    assert not early & {bytes(moment) for moment in practice._pools[1]}
+    assert not early & {bytes(moment) for moment in practice._pools[1, :LATEST]}
+    assert early & {bytes(moment) for moment in practice._pools[1, LATEST:]}  # one of 65, of which 64 were kept
 
 
 def test_a_level_without_deaths_is_not_practised(emulator):
@@ -136,3 +137,16 @@ def test_practice_continues_exactly_from_a_saved_state():
     assert (ours.marks & Mark.PRACTICE).any()
     one.close()
     other.close()
+
+
+def test_practice_begins_with_the_pictures_that_preceded_it():
+    episodes = Episodes(*PRACTISING, 1, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    rows = _play(episodes, rng.integers(1, 5, size=(400, 1)))  # whatever is wished in a lead, it is repeated
+    episodes.close()
+    pictures = [bytes(picture) for picture in rows.frame[0]]
+    starts = np.flatnonzero(rows.marks[0] & Mark.BREAK)
+    assert len(starts) > 1
+    for start in starts:
+        led = pictures[start : start + LEAD_IN + 1]
+        assert any(pictures[place : place + LEAD_IN + 1] == led for place in range(start - LEAD_IN))

@@ -15,9 +15,10 @@ from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.evaluation import evaluator_process, pace
 from mario_rl.evaluation.episodes import evaluate
-from mario_rl.evaluation.evaluator import EvaluatorSetup, pack_weights
+from mario_rl.evaluation.evaluator import Answer, EvaluatorSetup, pack_weights
 from mario_rl.evaluation.evaluator_process import EvaluatorProcess
 from mario_rl.evaluation.inline_evaluator import InlineEvaluator
+from mario_rl.evaluation.results import Goal
 from tests.evaluation.test_episodes import LEVEL, PLAY, RUN, _network
 
 SETUP = EvaluatorSetup(PLAY, (LEVEL,), NetworkShape((4, 8, 8), 16, 7), seed=4, cpu_share=1e9)  # in no time
@@ -185,12 +186,12 @@ def test_an_evaluation_takes_no_more_than_its_share_of_the_machine(monkeypatch):
 def _run_slow_child(setup, connection):
     """Answers the first request at once, and the second after seconds, with signs of life in between."""
     connection.recv()
-    connection.send([])
+    connection.send(Answer([], None))
     connection.recv()
     for _ in range(15):
         time.sleep(0.2)
         connection.send(None)
-    connection.send([])
+    connection.send(Answer([], None))
     connection.recv()
 
 
@@ -201,3 +202,39 @@ def test_a_slow_evaluation_that_gives_signs_of_life_is_not_taken_for_a_hang(eval
         assert evaluator.arrived.acquire(timeout=60)
         assert evaluator.take_result().request.decisions == decisions
         monkeypatch.setattr(evaluator_process, "MAX_SILENCE_SECONDS", 1.0)
+
+
+def test_a_policy_that_reaches_the_goal_is_confirmed_at_full_speed_with_other_starts(monkeypatch):
+    monkeypatch.setattr(evaluator_process, "NICENESS", 0)
+    arrived = threading.Semaphore(0)
+    slow = SETUP._replace(goal=Goal(0.0, 0.0), sticky_from_clear_rate=0.0, cpu_share=0.5)
+    evaluator = EvaluatorProcess(multiprocessing.get_context("spawn"), slow, arrived.release)
+    evaluator.start()
+    try:
+        evaluator.request(1, 0.0, _network(RUN).state_dict())
+        seen = []
+        while not arrived.acquire(timeout=0.01):
+            seen.append(evaluator.is_confirming)
+    finally:
+        evaluator.stop()
+    result = evaluator.take_result()
+    assert True in seen
+    assert not evaluator.is_confirming
+    (evaluation,), (confirmation,) = result.evaluations, result.confirmation
+    assert (len(evaluation.starts), len(confirmation.starts)) == (31, 30)
+    assert len(evaluation.sticky) == len(confirmation.sticky) == 100
+
+
+def test_a_hurried_evaluation_does_not_sleep():
+    slow = pace.Pace(0.01, lambda: None)
+    slow.hurry()
+    begun = time.monotonic()
+    _compute(0.05)
+    assert slow.wait_for_turn()
+    assert time.monotonic() - begun < 1.0  # five seconds at a hundredth of a core
+
+
+def test_a_policy_that_misses_the_goal_is_not_confirmed():
+    evaluator = InlineEvaluator(SETUP._replace(goal=Goal(0.5, 0.0)))
+    evaluator.request(7, 0.5, _network(RUN).state_dict())
+    assert evaluator.take_result().confirmation is None

@@ -13,7 +13,7 @@ from mario_rl.emulation import rules
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, LEFT, NOOP, RIGHT, UP, A, B
 from mario_rl.errors import UserError
-from mario_rl.evaluation.episodes import play_episodes
+from mario_rl.evaluation.episodes import NOT_STICKY, play_episodes
 from mario_rl.evaluation.films import FilmError, open_film
 from mario_rl.evaluation.recording import (
     FRAMES_AFTER_FAILURE,
@@ -130,7 +130,7 @@ def test_the_film_game_goes_through_a_cut_scene_as_the_training_emulator_does():
 
 def test_an_episode_goes_as_in_evaluation(network, tmp_path):
     play = patient(12)
-    [episode] = play_episodes(network, play, Level(1, 1), np.array([5], np.int32), 0.0, np.random.default_rng(0))
+    [episode] = play_episodes(network, play, Level(1, 1), np.array([5], np.int32), NOT_STICKY, np.random.default_rng(0))
     recorded = record(network, play, LEVEL, tmp_path / "film.gif", idle_frames=5)
     assert recorded[:3] == (episode.cleared, episode.distance, episode.decisions)
     assert recorded.frames == 5 + 4 * episode.decisions + FRAMES_AFTER_FAILURE

@@ -31,6 +31,7 @@ def rows_of(records):
         episode_distance=np.zeros(len(records), np.int32),
         episode_decisions=np.zeros(len(records), np.int32),
         episode_cleared=np.zeros(len(records), np.uint8),
+        cell=np.zeros(len(records), np.int64),
     )
     return Rows(*(column[None] for column in columns))
 

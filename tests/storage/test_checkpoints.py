@@ -49,6 +49,7 @@ def rows(stream, begin, count, episode_length=37):
         nothing,
         nothing,
         nothing.astype(np.uint8),
+        nothing.astype(np.int64),
     )
 
 

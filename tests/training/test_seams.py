@@ -12,7 +12,7 @@ from mario_rl.agent.pictures import scale_pictures
 from mario_rl.app import wiring
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.environment import rewards
-from mario_rl.evaluation.episodes import play_episodes
+from mario_rl.evaluation.episodes import NOT_STICKY, play_episodes
 from mario_rl.experience import FIELDS, EpisodeSummary, Mark, Rows
 from mario_rl.settings.hardware import make_plan
 from mario_rl.storage.checkpoints import CheckpointStore
@@ -91,7 +91,7 @@ def _train(folder, limits, **changes):
 
 def test_a_source_of_experience_that_no_other_file_knows_of(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        wiring, "_make_source", lambda _c, _s, _w, replay, ledger, _l, serial: EpisodesFromMemory(replay, ledger)
+        wiring, "_make_source", lambda _c, _s, _w, replay, ledger, _l, _k, serial: EpisodesFromMemory(replay, ledger)
     )
     changes = {"GAMMA": 0.0, "N_STEP": 1, "REPLAY_RATIO": 8.0, "LEARNING_RATE": 1e-2, "PICTURE_SHIFT": 0}
     pipeline, _ = _train(tmp_path, Limits(epochs=10**6, decisions=900), **changes)
@@ -124,7 +124,7 @@ def test_a_second_network_is_a_file_and_an_entry(tmp_path, monkeypatch):
     assert policy.shape.network == "average"
     rules = small_settings(NETWORK="average").play
     starts = np.zeros(1, np.int32)
-    assert play_episodes(policy.network(), rules, policy.levels[0], starts, 0.0, np.random.default_rng(0))
+    assert play_episodes(policy.network(), rules, policy.levels[0], starts, NOT_STICKY, np.random.default_rng(0))
 
 
 def hurry(_rules):

@@ -24,7 +24,7 @@ from mario_rl.emulation.fast.console import CONSOLE, Console, power_on
 from mario_rl.emulation.fast.frame import run_frame
 from mario_rl.emulation.fast.reducing import reduce_screen
 from mario_rl.emulation.rom import find_rom, read_rom
-from mario_rl.emulation.rules import NOOP, PRELEVEL_TIMER, Level
+from mario_rl.emulation.rules import FLAG_CELL, NOOP, PRELEVEL_TIMER, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
 from mario_rl.machine.compiling import compiled
 
@@ -33,6 +33,8 @@ SAVED_GAME = np.dtype([("console", CONSOLE), ("picture", np.uint8, (FRAME_SIZE, 
 STRAYED = 'the game did something that the fast emulator does not know; set EMULATOR = "nes_py"'
 
 player_x = compiled(rules.player_x)
+distance = compiled(rules.distance)
+cell = compiled(rules.cell)
 clock = compiled(rules.clock)
 is_dying = compiled(rules.is_dying)
 is_flag_reached = compiled(rules.is_flag_reached)
@@ -49,6 +51,8 @@ def step_games(
     start_pictures: FrameArray,  # [games, 84, 84]
     cartridge: Cartridge,  # [1]
     canvas: Canvas,  # [1] this thread's own
+    earlier: npt.NDArray[np.uint8],
+    delays: npt.NDArray[np.int32],
     buttons: npt.NDArray[np.uint8],
     num_frames: int,
     restarts: npt.NDArray[np.int32],
@@ -64,19 +68,31 @@ def step_games(
     for game in range(first, last):
         reward, done, flag = 0, False, False
         if restarts[game] == NO_RESTART:
-            reward, done, flag = _play(consoles, game, before, cartridge[0], canvas[0], buttons[game], num_frames)
+            reward, done, flag = play_frames(
+                consoles,
+                game,
+                before,
+                cartridge[0],
+                canvas[0],
+                earlier[game],
+                delays[game],
+                buttons[game],
+                num_frames,
+                True,
+            )
             reduce_screen(canvas[0].screen, latest[game])
         elif restarts[game] == 0:
             consoles[game] = level_starts[game]
             _copy_picture(start_pictures[game], latest[game])
         else:
             consoles[game] = level_starts[game]
-            _play(consoles, game, before, cartridge[0], canvas[0], NOOP, restarts[game])
+            play_frames(consoles, game, before, cartridge[0], canvas[0], NOOP, 0, NOOP, restarts[game], True)
             reduce_screen(canvas[0].screen, latest[game])
         outcomes.reward[game] = reward
         outcomes.done[game] = done
         outcomes.flag[game] = flag
-        outcomes.x[game] = player_x(consoles[game].ram)
+        outcomes.x[game] = distance(consoles[game].ram)
+        outcomes.cell[game] = FLAG_CELL if flag else cell(consoles[game].ram)
         _copy_picture(latest[game], pictures[game, tick])
         good = good and not consoles[game].strayed
     return good
@@ -92,30 +108,35 @@ def _copy_picture(source: FrameArray, target: FrameArray) -> None:
 
 
 @compiled
-def _play(
+def play_frames(
     consoles: npt.NDArray[np.void],
     game: int,
     before: npt.NDArray[np.void],
     cartridge: Cartridge,
     canvas: Canvas,
+    earlier: int,
+    delay: int,
     buttons: int,
     num_frames: int,
+    drawing: bool,
 ) -> tuple[int, bool, bool]:
     """Hold the buttons for `num_frames`, or until the game is done: (raw reward, done, flag).
 
-    Only the last frame is drawn. Which one that is turns out differently when Mario dies, or when a cut-scene follows;
-    then the state before it is taken up again and the frame is run once more, with drawing.
+    For the first `delay` of them, the earlier ones are held instead.
+
+    Only the last frame is drawn, if any. Which one that is turns out differently when Mario dies, or when a cut-scene
+    follows; then the state before it is taken up again and the frame is run once more, with drawing.
     """
     console: Console = consoles[game]
     ram = console.ram
     total = 0
     done = flag = False
-    held, drawn = buttons, True
+    held, drawn = buttons, drawing
     for frame in range(num_frames):
-        held, drawn = buttons, frame == num_frames - 1
-        if not drawn:
+        held, drawn = earlier if frame < delay else buttons, drawing and frame == num_frames - 1
+        if drawing and not drawn:
             before[0] = console
-        run_frame(console, cartridge, canvas, buttons, drawn)
+        run_frame(console, cartridge, canvas, held, drawn)
         x, time, dying = player_x(ram), clock(ram), is_dying(ram)
         total += frame_reward(x - console.last_x, time - console.last_time, dying)
         console.last_x, console.last_time = x, time
@@ -126,10 +147,11 @@ def _play(
         hasten_area_change(ram)
         while is_busy(ram) and not console.strayed:
             ram[PRELEVEL_TIMER] = 0
-            before[0] = console
+            if drawing:
+                before[0] = console
             held, drawn = NOOP, False
             run_frame(console, cartridge, canvas, NOOP, False)
-    if not drawn:
+    if drawing and not drawn:
         x, time = console.last_x, console.last_time
         consoles[game] = before[0]
         run_frame(console, cartridge, canvas, held, True)
@@ -187,6 +209,8 @@ class FastEmulator:
             self.set_level(game, level)
         self._consoles = np.empty(num_games, CONSOLE)
         self._latest = np.empty((num_games, FRAME_SIZE, FRAME_SIZE), np.uint8)
+        self._earlier = np.zeros(num_games, np.uint8)  # buttons of the last step
+        self._on_time = np.zeros(num_games, np.int32)
         self.reset()
         # Games are divided into small parts, so that whichever thread is faster plays more of them.
         num_threads = min(num_threads, num_games)
@@ -216,10 +240,12 @@ class FastEmulator:
         restarts: npt.NDArray[np.int32],
         pictures: FrameArray,
         tick: int,
+        delays: npt.NDArray[np.int32] | None = None,
     ) -> None:
         """Play or restart every game, then draw it at `tick`: one compiled call, or one a thread."""
         games = (self._consoles, self._latest, self._level_starts, self._start_pictures, self._cartridge)
-        call = (games, (buttons, num_frames, restarts, pictures, tick, self.outcomes))
+        held = (self._earlier, self._on_time if delays is None else delays, buttons)
+        call = (games, (*held, num_frames, restarts, pictures, tick, self.outcomes))
         for part in self._parts:
             self._unplayed.put(part)
         for _ in self._threads:
@@ -233,6 +259,7 @@ class FastEmulator:
                 raise result
         if not (good and all(results)):
             raise RuntimeError(STRAYED)
+        self._earlier[:] = buttons
 
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now."""
@@ -272,7 +299,7 @@ class FastEmulator:
     def load_game(self, game: int, saved: np.void, pictures: FrameArray, tick: int) -> None:
         """Put a game to a saved moment."""
         self._consoles[game], self._latest[game] = saved["console"], saved["picture"]
-        self.outcomes.x[game] = player_x(self.ram(game))
+        self.outcomes.x[game], self.outcomes.cell[game] = distance(self.ram(game)), cell(self.ram(game))
         pictures[game, tick] = saved["picture"]
 
     def close(self) -> None:

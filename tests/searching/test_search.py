@@ -1,0 +1,71 @@
+"""The search: what it finds can be played again, and depends on its seed alone."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from mario_rl.emulation.rules import Level
+from mario_rl.evaluation.recording import record_buttons
+from mario_rl.searching.maps import search_level
+from mario_rl.searching.saving import continue_search, save_search
+from mario_rl.searching.search import LevelSearch
+from tests.rules import PLAY
+
+CASTLE = Level(1, 4)  # the flag that is found soonest
+ROUNDS = 3
+
+
+def _search(seed=1, threads=1, rounds=ROUNDS, level=CASTLE):
+    with closing(LevelSearch(PLAY, level, seed, 3, threads)) as search:
+        for _ in range(rounds):
+            search.play_round()
+    return search
+
+
+def _assert_same(one, other):
+    ours, theirs = one.arrays(), other.arrays()
+    assert one.facts == other.facts
+    for name, array in ours.items():
+        assert np.array_equal(array, theirs[name]), name
+
+
+def test_a_search_depends_on_its_seed_not_on_its_threads():
+    one = _search(threads=1)
+    _assert_same(one, _search(threads=2))
+    assert not np.array_equal(one.graph.cells, _search(seed=2).graph.cells)
+
+
+def test_the_flag_is_found_and_the_way_to_it_can_be_played(tmp_path):
+    lines = []
+    with closing(LevelSearch(PLAY, CASTLE, 1, 3, 2)) as search:
+        assert search_level(search, lines.append, 100.0)
+        idle_frames, buttons = search.way_to_flag()
+    film = record_buttons(PLAY, CASTLE, tmp_path / "way.gif", idle_frames, buttons)
+    assert film.cleared
+    assert film.decisions == len(buttons)
+    assert search.figures.start_distance > 100  # 2,300 pixels
+    assert "not found" not in lines[-1]
+
+
+def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
+    file = tmp_path / "search.npz"
+    save_search(file, _search(rounds=2))
+    lines = []
+    with closing(continue_search(file, PLAY, CASTLE, 1, 3, 1, lines.append)) as search:
+        search.play_round()
+    assert len(lines) == 1
+    _assert_same(search, _search(rounds=3))
+
+
+@pytest.mark.parametrize("fault", ["torn", "text", "another seed"])
+def test_a_file_that_holds_no_such_search_is_not_used(tmp_path, fault):
+    file, lines = tmp_path / "search.npz", []
+    save_search(file, _search(seed=2 if fault == "another seed" else 1, rounds=1))
+    if fault == "torn":
+        file.write_bytes(file.read_bytes()[:-500])
+    if fault == "text":
+        file.write_text("no search")
+    with closing(continue_search(file, PLAY, CASTLE, 1, 3, 1, lines.append)) as search:
+        assert search.num_decisions == 0
+    assert "begins anew" in lines[0]

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from mario_rl.emulation.choosing import check_rom, choose_emulator
 from mario_rl.emulation.rules import Level
+from mario_rl.environment.actions import ActionSet
 from mario_rl.environment.task import PlayRules
 from mario_rl.errors import UserError
 from mario_rl.evaluation.episodes import NO_PROGRESS_DECISIONS, Sticky
@@ -148,28 +150,36 @@ def run_search(project: Path, wishes: SearchWishes) -> int:
     check_rom("fast")
     if choose_emulator("fast", console.line) != "fast":
         raise UserError("search needs the fast emulator, which can save games: pip install -r requirements.txt")
-    from mario_rl.searching.maps import search_level  # compiled code is loaded
+    from mario_rl.searching.maps import search_with, sets_to_try  # compiled code is loaded
     from mario_rl.searching.saving import continue_search
+    from mario_rl.searching.search import LevelSearch
 
-    file = project / "checkpoints" / f"search-{wishes.level}-{settings.play.actions}-{wishes.seed}.npz"
-    if wishes.afresh:
-        file.unlink(missing_ok=True)
-    num_starts = settings.task.noop_start_max_frames + 1
-    with closing(
-        continue_search(file, settings.play, wishes.level, wishes.seed, num_starts, num_cores(), console.line)
-    ) as search:
-        has_settled = search_level(search, console.line, wishes.minutes * 60, file)
+    def begin(actions: ActionSet) -> tuple[LevelSearch, Path]:
+        file = project / "checkpoints" / f"search-{wishes.level}-{actions}-{wishes.seed}.npz"
+        if wishes.afresh:
+            file.unlink(missing_ok=True)
+        num_starts = settings.task.noop_start_max_frames + 1
+        play = replace(settings.play, actions=actions)
+        search = continue_search(file, play, wishes.level, wishes.seed, num_starts, num_cores(), console.line)
+        return search, file
+
+    action_sets = sets_to_try(settings.play.actions, settings.search)
+    if wishes.actions is not None:
+        action_sets = [settings.play.actions]
+    found = search_with(action_sets, begin, console.line, wishes.minutes * 60)
+    with closing(found.search) as search:
         way = search.way_to_flag()
     if way is None:
-        more = "" if settings.play.actions == "complex" else ", or --actions complex, which has DOWN for pipes"
+        more = "" if search.actions == "complex" else ", or --actions complex, which has DOWN for pipes"
         console.line(f"The flag of {wishes.level} was not found. Try more --minutes{more}.")
         return 1
-    settled = "which has settled" if has_settled else "which may still become shorter"
+    settled = "which has settled" if found.has_settled else "which may still become shorter"
     console.line(
-        f"The flag of {wishes.level} was found. The map has a way of {search.figures.start_distance} cells, {settled}."
+        f"The flag of {wishes.level} was found with {search.actions} actions. "
+        f"The map has a way of {search.figures.start_distance} cells, {settled}."
     )
     if wishes.film is not None:
-        film = record_buttons(settings.play, wishes.level, wishes.film, *way)
+        film = record_buttons(replace(settings.play, actions=search.actions), wishes.level, wishes.film, *way)
         ending = "cleared the level" if film.cleared else f"got to {film.distance:,} px"
         console.line(f"{_printable(wishes.film)}: {ending} in {film.decisions:,} decisions; {film.frames:,} frames.")
     return 0

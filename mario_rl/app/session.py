@@ -93,7 +93,10 @@ def run_session(project: Path, wishes: Wishes, stop: StopSignals) -> int:
     ]
     maps = None
     if settings.task.progress == "map" and checkpoint is None:
+        if weights is not None:  # whose actions are what they are
+            settings = settings.changed(FALLBACK_ACTIONS=play.actions)
         maps = _draw_maps(settings, console)
+        settings = _as_found(settings, maps, console)
     pipeline = connect(
         settings,
         plan,
@@ -133,7 +136,22 @@ def _draw_maps(settings: Settings, console: Console) -> "Maps":
 
     num_starts = settings.task.noop_start_max_frames + 1
     levels = settings.task.levels_played
-    return draw_maps(settings.play, levels, settings.run.seed, num_starts, num_cores(), console.line)
+    rules = settings.search
+    return draw_maps(settings.play, rules, levels, settings.run.seed, num_starts, num_cores(), console.line)
+
+
+def _as_found(settings: Settings, maps: "Maps", console: Console) -> Settings:
+    """What follows from the search: actions with which the flag can be reached, and no map where none was found."""
+    if maps.without_flag:
+        levels = " and ".join(map(str, maps.without_flag))
+        console.line(
+            f'[SEARCH] No way to the flag of {levels} was found, so this run trains with PROGRESS = "x". '
+            "More SEARCH_MINUTES may find one."
+        )
+        return settings.changed(PROGRESS="x")
+    if maps.actions != settings.play.actions:
+        console.line(f"[SEARCH] The flag needs more buttons: this run plays with {maps.actions} actions.")
+    return settings.changed(ACTIONS=maps.actions)
 
 
 def _limits(wishes: Wishes, rules: LimitRules) -> Limits:

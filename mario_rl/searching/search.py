@@ -47,6 +47,7 @@ class LevelSearch:
 
     def __init__(self, play: PlayRules, level: Level, seed: int, num_starts: int, num_threads: int) -> None:
         self.level = level
+        self.actions = play.actions
         self.graph = CellGraph()
         self.num_decisions = 0
         self._num_wanders = 0
@@ -88,10 +89,10 @@ class LevelSearch:
         """As of now."""
         distances = self.graph.distances()[self._start_places]
         known = distances[distances != FAR]
-        x = (self.graph.cells >> 8) & 0xFFF
         start_distance = int(known.max()) if len(known) else None
         graph = self.graph
-        return SearchFigures(self.num_decisions, graph.num_cells, graph.num_edges, 16 * int(x.max()), start_distance)
+        furthest_x = int(furthest(graph.cells))
+        return SearchFigures(self.num_decisions, graph.num_cells, graph.num_edges, furthest_x, start_distance)
 
     def play_round(self) -> None:
         """Play some wanders and write down where they led."""
@@ -187,6 +188,13 @@ class LevelSearch:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+
+
+def furthest(cells: npt.NDArray[np.int64]) -> np.int64:
+    """The largest x of some cells; a maze may put Mario to before its start, where x has gone round."""
+    columns = (cells >> 8) & 0xFFF
+    largest: np.int64 = 16 * np.where(columns < 0x800, columns, 0).max()
+    return largest
 
 
 def _bounds(joypad: npt.NDArray[np.uint8], right_probability: float) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ from mario_rl.ranges import Between
 from mario_rl.replay.prioritized import PriorityRules
 from mario_rl.replay.sampler import SamplingRules
 from mario_rl.replay.streams import ReplayRules
+from mario_rl.searching.rules import SearchRules
 from mario_rl.settings.hardware_rules import HardwareRules
 from mario_rl.telemetry.locks import LockRules
 from mario_rl.training.limits import LimitRules
@@ -39,6 +40,7 @@ class Settings:
 
     play: PlayRules
     task: TaskRules
+    search: SearchRules
     collecting: CollectingRules
     exploration: ExplorationRules
     replay: ReplayRules

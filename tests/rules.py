@@ -20,6 +20,7 @@ TASK = TaskRules(
     reward_scale=0.5,
     flag_bonus=3.0,
     practice_share=0.0,
+    rescue_share=0.0,
 )
 COLLECTING = CollectingRules(
     num_processes=1,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from mario_rl.environment.actions import ACTION_SETS, RIGHT, ActionSet
+from mario_rl.environment.actions import ActionSet, action_bounds
 from mario_rl.ranges import Between, Positive, Probability
 
 
@@ -66,9 +66,7 @@ class Explorer:
         self._rng = rng
         self._max_holds = np.resize([rules.explore_max_hold, rules.explore_short_hold], num_envs)
         self._sticky_probability = rules.explore_sticky_probability
-        probabilities = exploration_probabilities(actions, rules.explore_right_probability)
-        self._bounds = np.cumsum(probabilities)  # a number below the first bound draws the first action, ...
-        self._bounds[-1] = 1.0
+        self._bounds = action_bounds(actions, rules.explore_right_probability)
         self._held = np.zeros(num_envs, np.int64)  # the action
         self._remaining = np.zeros(num_envs, np.int64)  # decisions for which it is still held
         self._last = np.zeros(num_envs, np.int64)  # what each emulator did last
@@ -113,13 +111,3 @@ class Explorer:
         """Continue from a saved state."""
         self._rng.bit_generator.state = state["rng"]
         self._held[:], self._remaining[:], self._last[:] = state["held"], state["remaining"], state["last"]
-
-
-def exploration_probabilities(actions: ActionSet, right_probability: float) -> npt.NDArray[np.float64]:
-    """Probability of each action when exploring: `right_probability` is shared by the actions that hold right."""
-    holds_right = np.array([bool(buttons & RIGHT) for buttons in ACTION_SETS[actions]])
-    share: npt.NDArray[np.float64] = np.where(
-        holds_right, right_probability / holds_right.sum(), (1 - right_probability) / (~holds_right).sum()
-    )
-    share /= share.sum()  # a set without left-over actions, or rounding
-    return share

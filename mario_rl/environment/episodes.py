@@ -37,11 +37,20 @@ class Episodes:
         self._practice: Practice | None = None
         emulator = self._player.emulator
         if rules.practice_share > 0 and emulator.game_type is not None:
-            self._practice = Practice(emulator, len(self._level_choices), rules.practice_share, rng.spawn(1)[0])
+            self._practice = self._make_practice(play, rng.spawn(1)[0])
         pictures = np.empty((num_games, 1, FRAME_SIZE, FRAME_SIZE), np.uint8)
         self._player.tick(np.zeros(num_games, np.int64), self._draw_starts(self._over), pictures, 0)
         self._over[:] = False
         self._cells[:] = emulator.outcomes.cell
+
+    def _make_practice(self, play: PlayRules, rng: np.random.Generator) -> Practice:
+        rules, rescue = self._rules, None
+        if rules.rescue_share > 0 and self.level_map is not None:
+            from mario_rl.environment.rescue import Rescue  # compiled code is loaded
+
+            rescue = Rescue(play, self.level_map, rng.spawn(1)[0])
+        emulator, num_levels = self._player.emulator, len(self._level_choices)
+        return Practice(emulator, num_levels, rules.practice_share, rng, rescue, rules.rescue_share)
 
     @property
     def at_start(self) -> npt.NDArray[np.bool_]:
@@ -69,7 +78,7 @@ class Episodes:
         self._cells[:] = np.where(died, NO_CELL, player.emulator.outcomes.cell)
         self._over[:] = result.over
         if self._practice is not None:
-            self._practice.note_deaths(player.num_decisions, self._levels, died)
+            self._practice.note_deaths(player.num_decisions, self._levels, died, player.known_cells)
             self._practice.follow(player.num_decisions, actions, player.held, ~self._over)
 
         rows.action[:, tick] = np.where(over, 0, actions)
@@ -127,7 +136,7 @@ class Episodes:
 
     @property
     def _format(self) -> str:
-        practice = "practice with a lead" if self._practice is not None else "no practice"
+        practice = "practice with a lead or rescue" if self._practice is not None else "no practice"
         levels = " ".join(map(str, self._level_choices))
         return f"{self._player.emulator.state_format}, {len(self._over)} games of {levels}, cells, {practice}"
 

@@ -6,7 +6,8 @@ this level begin at a moment drawn from it: so the places that kill most are pra
 the latest deaths, and another a fair sample of all deaths so far, or places that were mastered would be forgotten.
 
 A state is four pictures, so an episode that begins in the middle needs the three before. It begins three decisions
-earlier, and repeats what was done then: its *lead*.
+earlier, and repeats what was done then: its *lead*. With a `Rescue`, a share of these episodes have a longer lead: one
+that gets past the death.
 """
 
 import base64
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mario_rl.emulation.emulator import Emulator
+from mario_rl.environment.rescue import LONGEST as LONGEST_RESCUE
+from mario_rl.environment.rescue import Rescue
 from mario_rl.experience import STACK_SIZE, FrameArray
 
 SPACING = 4  # ticks between two saved moments
@@ -34,8 +37,18 @@ _NOWHERE = -1
 class Practice:
     """The trails and pools of one collector's games. The emulator must be able to save single games."""
 
-    def __init__(self, emulator: Emulator, num_levels: int, share: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        emulator: Emulator,
+        num_levels: int,
+        share: float,
+        rng: np.random.Generator,
+        rescue: Rescue | None = None,
+        rescue_share: float = 0.0,
+    ) -> None:
         assert emulator.game_type is not None
+        self._rescue = rescue
+        self._rescue_share = rescue_share
         self._emulator = emulator
         self._share = share
         self._rng = rng
@@ -45,16 +58,18 @@ class Practice:
         self._trail_held = np.zeros((num_games, TRAIL_LENGTH), np.uint8)  # buttons
         self._actions = np.zeros((num_games, HISTORY), np.int64)  # of the last decisions, each at its number % HISTORY
         self._num_ticks = 0
-        self._lead = np.zeros((num_games, LEAD_IN), np.int64)  # actions with which the present episode begins ...
-        self._num_led = np.full(num_games, LEAD_IN)  # ... and how many of them were played
+        self._lead = np.zeros((num_games, LONGEST_RESCUE), np.int64)  # actions with which the present episode begins,
+        self._lead_length = np.zeros(num_games, np.int64)  # how many there are,
+        self._num_led = np.zeros(num_games, np.int64)  # and how many of them were played
         self._pools = np.zeros((num_levels, POOL_SIZE), emulator.game_type)
         self._pools_held = np.zeros((num_levels, POOL_SIZE), np.uint8)
         self._pools_lead = np.zeros((num_levels, POOL_SIZE, LEAD_IN), np.int64)
+        self._pools_end = np.zeros((num_levels, POOL_SIZE), np.int64)  # the last cell on the map before the death
         self._num_deaths = np.zeros(num_levels, np.int64)
 
     def lead(self, actions: npt.NDArray[np.int64], playing: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """What the games do that are being played: at the beginning of practice, what was done there before."""
-        leads = playing & (self._num_led < LEAD_IN)
+        leads = playing & (self._num_led < self._lead_length)
         if not leads.any():
             return actions
         led = actions.copy()
@@ -79,17 +94,21 @@ class Practice:
             self._trail_held[games, place] = held[games]
 
     def note_deaths(
-        self, num_decisions: npt.NDArray[np.int32], levels: npt.NDArray[np.int64], died: npt.NDArray[np.bool_]
+        self,
+        num_decisions: npt.NDArray[np.int32],
+        levels: npt.NDArray[np.int64],
+        died: npt.NDArray[np.bool_],
+        cells: npt.NDArray[np.int64],
     ) -> None:
-        """Put a moment from before each of these deaths into its level's pool."""
+        """Put a moment from before each of these deaths into its pool. `cells`: where Mario died, by the map."""
         for game in np.flatnonzero(died):
             leads = num_decisions[game] - self._trail_decisions[game]
             is_candidate = (leads >= SHORTEST_LEAD) & (leads <= LONGEST_LEAD) & (self._trail_decisions[game] >= 0)
             candidates = np.flatnonzero(is_candidate)
             if len(candidates):
-                self._keep(levels[game], game, self._rng.choice(candidates))
+                self._keep(levels[game], game, self._rng.choice(candidates), cells[game])
 
-    def _keep(self, level: np.int64, game: np.int64, moment: np.int64) -> None:
+    def _keep(self, level: np.int64, game: np.int64, moment: np.int64, cell: np.int64) -> None:
         """Put a moment of a game's trail into the pool."""
         earlier = self._num_deaths[level]
         # Reservoir sampling: in the end each death is among the second half with the same chance.
@@ -100,6 +119,7 @@ class Practice:
                 self._pools[level, entry] = self._trail[game, moment]
                 self._pools_held[level, entry] = self._trail_held[game, moment]
                 self._pools_lead[level, entry] = self._actions[game, repeated % HISTORY]
+                self._pools_end[level, entry] = cell
         self._num_deaths[level] += 1
 
     def begin(
@@ -115,7 +135,7 @@ class Practice:
         `held` gets the buttons that they held there.
         """
         self._trail_decisions[restarting] = _NOWHERE
-        self._num_led[restarting] = LEAD_IN
+        self._num_led[restarting] = self._lead_length[restarting] = 0
         practises = restarting & (self._rng.random(len(restarting)) < self._share) & (self._num_deaths[levels] > 0)
         for game in np.flatnonzero(practises):
             level = levels[game]
@@ -124,8 +144,18 @@ class Practice:
                 entry += LATEST
             self._emulator.load_game(int(game), self._pools[level, entry], pictures, tick)
             held[game] = self._pools_held[level, entry]
-            self._lead[game], self._num_led[game] = self._pools_lead[level, entry], 0
+            lead = self._choose_lead(level, entry)
+            self._lead[game, : len(lead)], self._lead_length[game] = lead, len(lead)
         return practises
+
+    def _choose_lead(self, level: np.int64, entry: np.int64) -> npt.NDArray[np.int64]:
+        """What was done there before, or what gets past the death."""
+        if self._rescue is not None and self._rng.random() < self._rescue_share:
+            actions = self._rescue.find(self._pools["console"][level, entry], self._pools_end[level, entry])
+            if actions is not None and len(actions) >= LEAD_IN:
+                return actions
+        lead: npt.NDArray[np.int64] = self._pools_lead[level, entry]
+        return lead
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -135,10 +165,12 @@ class Practice:
             "trail_held": self._trail_held.tolist(),
             "actions": self._actions.tolist(),
             "lead": self._lead.tolist(),
+            "lead_length": self._lead_length.tolist(),
             "num_led": self._num_led.tolist(),
             "pools": base64.b64encode(self._pools.tobytes()).decode(),
             "pools_held": self._pools_held.tolist(),
             "pools_lead": self._pools_lead.tolist(),
+            "pools_end": self._pools_end.tolist(),
             "num_ticks": self._num_ticks,
             "num_deaths": self._num_deaths.tolist(),
             "rng": self._rng.bit_generator.state,
@@ -151,7 +183,9 @@ class Practice:
         self._trail_decisions[:] = state["trail_decisions"]
         self._trail_held[:], self._pools_held[:] = state["trail_held"], state["pools_held"]
         self._actions[:], self._pools_lead[:] = state["actions"], state["pools_lead"]
-        self._lead[:], self._num_led[:] = state["lead"], state["num_led"]
+        self._pools_end[:] = state["pools_end"]
+        self._lead[:], self._lead_length[:] = state["lead"], state["lead_length"]
+        self._num_led[:] = state["num_led"]
         self._num_ticks = state["num_ticks"]
         self._num_deaths[:] = state["num_deaths"]
         self._rng.bit_generator.state = state["rng"]

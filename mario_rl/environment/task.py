@@ -35,6 +35,7 @@ class TaskRules:
     reward_scale: Annotated[float, Between(1e-6, 1e3)]
     flag_bonus: Annotated[float, Between(-1e3, 1e3)]
     practice_share: Annotated[float, Probability]  # of the episodes; the others begin at the level's start
+    rescue_share: Annotated[float, Probability]  # of practice, which follows a way past the death; with a map
 
     @property
     def levels_played(self) -> tuple[Level, ...]:

@@ -22,6 +22,7 @@ SOURCES = sorted(
     [
         *_PACKAGE.glob("emulation/*.py"),
         *_PACKAGE.glob("emulation/fast/*.py"),
+        _PACKAGE / "environment" / "wandering.py",
         _PACKAGE / "errors.py",
         _PACKAGE / "experience.py",
         _PACKAGE / "machine" / "compiling.py",
@@ -31,7 +32,6 @@ SOURCES = sorted(
         _PACKAGE / "replay" / "gathering.py",
         _PACKAGE / "replay" / "sum_tree.py",
         _PACKAGE / "searching" / "archive.py",
-        _PACKAGE / "searching" / "wandering.py",
     ]
 )
 

@@ -16,12 +16,12 @@ from mario_rl.emulation.fast.canvas import CANVAS
 from mario_rl.emulation.fast.console import CONSOLE
 from mario_rl.emulation.fast.emulator import STRAYED, FastConsole, FastEmulator
 from mario_rl.emulation.rules import Level
-from mario_rl.environment.actions import ACTION_SETS, RIGHT
+from mario_rl.environment.actions import ACTION_SETS, action_bounds
 from mario_rl.environment.task import PlayRules
+from mario_rl.environment.wandering import wander
 from mario_rl.experience import FRAME_SIZE
 from mario_rl.mapping.graph import FAR, FLAG_PLACE, CellGraph
 from mario_rl.searching.archive import NO_WANDER, Archive
-from mario_rl.searching.wandering import wander
 
 WANDERS_PER_ROUND = 128
 WANDERS_PER_PART = 8  # that a thread plays at once: whichever is faster plays more of them
@@ -55,7 +55,7 @@ class LevelSearch:
         self._rng = np.random.default_rng(seed)
         self._archive = Archive()
         self._joypad = np.array(ACTION_SETS[play.actions], np.uint8)
-        self._bounds = _bounds(self._joypad, RIGHT_PROBABILITY)
+        self._bounds = action_bounds(play.actions, RIGHT_PROBABILITY)
         self._cartridge = FastConsole().cartridge
         self._pool = ThreadPoolExecutor(num_threads)
         self._own = threading.local()
@@ -195,14 +195,3 @@ def furthest(cells: npt.NDArray[np.int64]) -> np.int64:
     columns = (cells >> 8) & 0xFFF
     largest: np.int64 = 16 * np.where(columns < 0x800, columns, 0).max()
     return largest
-
-
-def _bounds(joypad: npt.NDArray[np.uint8], right_probability: float) -> npt.NDArray[np.float64]:
-    """A random number below the first bound draws the first action, and so on."""
-    holds_right = (joypad & RIGHT) != 0
-    shares = np.where(
-        holds_right, right_probability / holds_right.sum(), (1 - right_probability) / (~holds_right).sum()
-    )
-    bounds: npt.NDArray[np.float64] = np.cumsum(shares)
-    bounds[-1] = 1.0
-    return bounds

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mario_rl.agent.acting import ActingNetwork
-from mario_rl.agent.exploration import EpsilonLadder, Explorer, exploration_probabilities
+from mario_rl.agent.exploration import EpsilonLadder, Explorer
 from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.channels.control import UNLIMITED, Control
 from mario_rl.channels.experience_ring import CollectorStat
@@ -17,7 +17,7 @@ from mario_rl.channels.weight_slots import WeightSlots
 from mario_rl.collecting.collector import Collector, CollectorSetup
 from mario_rl.collecting.supervisor import Supervisor
 from mario_rl.emulation.choosing import choose_emulator
-from mario_rl.environment.actions import ACTION_SETS, RIGHT
+from mario_rl.environment.actions import ACTION_SETS, RIGHT, action_probabilities
 from mario_rl.experience import FIELDS, Mark, Rows, finished_episodes
 from tests import rules
 
@@ -156,7 +156,7 @@ def test_the_ladder_decays_to_a_different_epsilon_for_each_emulator():
 
 def test_random_actions_favour_the_right():
     for actions in ("right_only", "simple", "complex"):
-        probabilities = exploration_probabilities(actions, 0.75)
+        probabilities = action_probabilities(actions, 0.75)
         holds_right = [bool(buttons & RIGHT) for buttons in ACTION_SETS[actions]]
         assert probabilities[holds_right].sum() == pytest.approx(0.75)
         assert probabilities.sum() == pytest.approx(1.0)
@@ -181,7 +181,7 @@ def _explore(max_hold, epsilon, sticky=0.0, num_ticks=4_000, num_envs=8, short_h
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 1.0])
 def test_epsilon_is_the_share_of_random_decisions_however_long_they_are_held(max_hold, short_hold, epsilon):
     actions = _explore(max_hold, epsilon, short_hold=short_hold)
-    random_and_not_greedy = 1 - exploration_probabilities("simple", 0.75)[GREEDY]
+    random_and_not_greedy = 1 - action_probabilities("simple", 0.75)[GREEDY]
     assert (actions != GREEDY).mean() == pytest.approx(epsilon * random_and_not_greedy, abs=0.02)
 
 

@@ -9,7 +9,7 @@ from mario_rl.emulation.emulator import NO_RESTART, make_emulator
 from mario_rl.emulation.rules import Level, player_x
 from mario_rl.environment.episodes import Episodes
 from mario_rl.environment.practice import LATEST, LEAD_IN, LONGEST_LEAD, SHORTEST_LEAD, SPACING, Practice
-from mario_rl.experience import Mark, finished_episodes
+from mario_rl.experience import NO_CELL, Mark, finished_episodes
 from tests.environment.test_episodes import RUN, _play
 from tests.rules import game_rules
 
@@ -17,6 +17,7 @@ PRACTISING = game_rules(practice_share=1.0, no_progress_decisions=1_000)
 RUN_BUTTONS = 0x82
 HELD = np.full(2, RUN_BUTTONS, np.uint8)
 LEVELS = np.array([1, 1])  # of the two games
+NOWHERE = np.full(2, NO_CELL)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def _practise(emulator, length):
     for decision in range(1, length + 1):
         _advance(emulator)
         practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
-    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]))
+    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]), NOWHERE)
     return practice
 
 
@@ -65,7 +66,7 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
         _advance(emulator)
         xs.append(int(emulator.outcomes.x[0]))
         practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
-    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]))
+    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]), NOWHERE)
     pictures, held = np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2, np.uint8)
     assert practice.begin(np.array([False, True]), LEVELS, held, pictures, 0).tolist() == [False, True]
     assert held.tolist() == [0, RUN_BUTTONS]
@@ -75,7 +76,7 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
 
 def test_a_short_episode_and_a_game_that_left_no_trail_give_nothing(emulator):
     practice = _practise(emulator, SHORTEST_LEAD - 1)
-    practice.note_deaths(np.full(2, 100, np.int32), LEVELS, np.array([False, True]))
+    practice.note_deaths(np.full(2, 100, np.int32), LEVELS, np.array([False, True]), NOWHERE)
     assert not practice.begin(np.array([True, True]), LEVELS, HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0).any()
 
 
@@ -83,7 +84,7 @@ def test_a_new_episode_forgets_the_trail_of_the_one_before(emulator):
     practice = _practise(emulator, 20)
     practice.begin(np.array([True, False]), LEVELS, HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0)
     deaths = practice.state()["num_deaths"]
-    practice.note_deaths(np.full(2, 30, np.int32), LEVELS, np.array([True, False]))
+    practice.note_deaths(np.full(2, 30, np.int32), LEVELS, np.array([True, False]), NOWHERE)
     assert practice.state()["num_deaths"] == deaths
 
 
@@ -94,7 +95,7 @@ def test_half_of_the_pool_keeps_the_latest_deaths_only_and_half_a_sample_of_all(
         _advance(emulator)
         practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
     for _ in range(LATEST):
-        practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]))
+        practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]), NOWHERE)
     assert not early & {bytes(moment) for moment in practice._pools[1, :LATEST]}
     assert early & {bytes(moment) for moment in practice._pools[1, LATEST:]}  # one of 65, of which 64 were kept
 

@@ -44,7 +44,10 @@ def test_a_run_of_before_the_folders_goes_on(project, kind, options):
     code, stdout, stderr = run(arguments)
     assert code == 0, stderr
     # What runs did before there was a choice, not what config_optimized.py says now.
-    newer = "newer than the run: PROGRESS=x, MAP_REWARD=0.8, SEARCH_MINUTES=5.0, FALLBACK_ACTIONS=complex, EXPLORE_SHORT_HOLD=8, NETWORK=convolutions"
+    newer = (
+        "newer than the run: PROGRESS=x, MAP_REWARD=0.8, RESCUE_SHARE=0.0, SEARCH_MINUTES=5.0, "
+        "FALLBACK_ACTIONS=complex, EXPLORE_SHORT_HOLD=8, NETWORK=convolutions"
+    )
     assert newer in " ".join(stdout.split())
     assert "every emulator starts a new episode" in stdout  # the serial one's were saved without leads and cells
     numbers = saved_numbers(folder / "checkpoints" / kind)

@@ -21,6 +21,7 @@ from mario_rl.emulation.rules import Level
 from mario_rl.errors import UserError
 from mario_rl.evaluation.recording import record
 from mario_rl.evaluation.thorough import Trial, try_thoroughly
+from mario_rl.machine.facts import describe_machine
 from mario_rl.storage import runs
 from mario_rl.storage.files import replace_durably
 from mario_rl.storage.policies import export_policy, read_policy
@@ -163,7 +164,9 @@ def _report(project: Path, name: str, level: Level, wishes: CampaignWishes) -> d
     record(policy.network(), rules, level, film, idle_frames=idle_frames)
     row["film"] = str(film.relative_to(project))
     evaluation = f"python mario_rl_optimized.py evaluate models/{out.name} --seed {REPORT_SEED}"
-    export_policy(out, policy, card | {"evaluation": evaluation, "trials": row["trials"]}, half=True)
+    origin = {"seed": wishes.seed, "init": str(COPIES[level]) if row["transfer"] else None}
+    whole = {"whole_minutes": row["whole_minutes"], "machine": describe_machine()}
+    export_policy(out, policy, card | origin | whole | {"evaluation": evaluation, "trials": row["trials"]}, half=True)
     return row | {"finished": time.strftime("%Y-%m-%d")}
 
 

@@ -159,7 +159,14 @@ def _levels(project: Path, words: list[str]) -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="another value of a setting, for every level"
     )
+    parser.add_argument(
+        "--report", metavar="FOLDER", help="train nothing: write a page and pictures of the models that there are"
+    )
     options = parser.parse_args(words)
+    if options.report is not None:
+        from mario_rl.app.levels_report import write_report
+
+        return write_report(project, Path(options.report))
     from mario_rl.app import campaign
     from mario_rl.emulation.rules import Level
 

@@ -78,7 +78,8 @@ class Episodes:
         self._cells[:] = np.where(died, NO_CELL, player.emulator.outcomes.cell)
         self._over[:] = result.over
         if self._practice is not None:
-            self._practice.note_deaths(player.num_decisions, self._levels, died, player.known_cells)
+            x = player.emulator.outcomes.x
+            self._practice.note_deaths(player.num_decisions, self._levels, died, x, player.known_cells)
             self._practice.follow(player.num_decisions, actions, player.held, ~self._over)
 
         rows.action[:, tick] = np.where(over, 0, actions)
@@ -136,7 +137,7 @@ class Episodes:
 
     @property
     def _format(self) -> str:
-        practice = "practice with a lead or rescue" if self._practice is not None else "no practice"
+        practice = "practice by places with a lead or rescue" if self._practice is not None else "no practice"
         levels = " ".join(map(str, self._level_choices))
         return f"{self._player.emulator.state_format}, {len(self._over)} games of {levels}, cells, {practice}"
 

@@ -2,8 +2,8 @@
 
 The further into the level, the less often an agent gets there; and what it must learn next is where it dies. Each game
 leaves a trail of saved moments. When it dies, one of them goes into the pool of its level, and episodes that practise
-this level begin at a moment drawn from it: so the places that kill most are practised most. A part of the pool keeps
-the latest deaths, and another a fair sample of all deaths so far, or places that were mastered would be forgotten.
+this level begin at a moment drawn from it: so the places that kill most are practised most. Most of the pool keeps the
+latest deaths. The rest keeps the last death in each part of the level, or places that were mastered would be forgotten.
 
 A state is four pictures, so an episode that begins in the middle needs the three before. It begins three decisions
 earlier, and repeats what was done then: its *lead*. With a `Rescue`, a share of these episodes have a longer lead: one
@@ -23,12 +23,14 @@ from mario_rl.experience import STACK_SIZE, FrameArray
 
 SPACING = 4  # ticks between two saved moments
 TRAIL_LENGTH = 16  # saved moments a game
-# How long before its end an episode is taken up again, in decisions: a fall alone takes some ten.
-SHORTEST_LEAD, LONGEST_LEAD = 12, 48
-LATEST = 64  # deaths of a level
-POOL_SIZE = 2 * LATEST  # with as many of all deaths
-ALL_SHARE = 0.25  # of practice begins before one of all deaths
 LEAD_IN = STACK_SIZE - 1  # decisions that are repeated
+# How long before its end an episode is taken up again, in decisions: a fall alone takes some ten.
+SHORTEST_LEAD, LONGEST_LEAD = 12 + LEAD_IN, 48 + LEAD_IN
+LATEST = 64  # deaths of a level
+PLACES = 64  # parts of a level whose last death is kept
+PLACE_PIXELS = 128  # half a screen; beyond 64 of them, in no level, they would begin anew
+POOL_SIZE = LATEST + PLACES
+PLACES_SHARE = 0.1  # of practice begins before one of these. With a quarter, 1-3 was learned far more slowly
 HISTORY = 64  # decisions whose actions are kept: more than the longest lead
 assert HISTORY > LONGEST_LEAD
 _NOWHERE = -1
@@ -66,6 +68,7 @@ class Practice:
         self._pools_lead = np.zeros((num_levels, POOL_SIZE, LEAD_IN), np.int64)
         self._pools_end = np.zeros((num_levels, POOL_SIZE), np.int64)  # the last cell on the map before the death
         self._num_deaths = np.zeros(num_levels, np.int64)
+        self._has_killed = np.zeros((num_levels, PLACES), np.bool_)
 
     def lead(self, actions: npt.NDArray[np.int64], playing: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """What the games do that are being played: at the beginning of practice, what was done there before."""
@@ -98,6 +101,7 @@ class Practice:
         num_decisions: npt.NDArray[np.int32],
         levels: npt.NDArray[np.int64],
         died: npt.NDArray[np.bool_],
+        x: npt.NDArray[np.int32],
         cells: npt.NDArray[np.int64],
     ) -> None:
         """Put a moment from before each of these deaths into its pool. `cells`: where Mario died, by the map."""
@@ -106,21 +110,19 @@ class Practice:
             is_candidate = (leads >= SHORTEST_LEAD) & (leads <= LONGEST_LEAD) & (self._trail_decisions[game] >= 0)
             candidates = np.flatnonzero(is_candidate)
             if len(candidates):
-                self._keep(levels[game], game, self._rng.choice(candidates), cells[game])
+                place = int(x[game]) // PLACE_PIXELS % PLACES
+                self._keep(levels[game], game, self._rng.choice(candidates), place, cells[game])
 
-    def _keep(self, level: np.int64, game: np.int64, moment: np.int64, cell: np.int64) -> None:
-        """Put a moment of a game's trail into the pool."""
-        earlier = self._num_deaths[level]
-        # Reservoir sampling: in the end each death is among the second half with the same chance.
-        place = earlier if earlier < LATEST else self._rng.integers(earlier + 1)
+    def _keep(self, level: np.int64, game: np.int64, moment: np.int64, place: int, cell: np.int64) -> None:
+        """Put a moment of a game's trail into the pool: among the latest deaths, and as its place's last one."""
         repeated = self._trail_decisions[game, moment] + 1 + np.arange(LEAD_IN)
-        for entry in (earlier % LATEST, LATEST + place):
-            if entry < POOL_SIZE:
-                self._pools[level, entry] = self._trail[game, moment]
-                self._pools_held[level, entry] = self._trail_held[game, moment]
-                self._pools_lead[level, entry] = self._actions[game, repeated % HISTORY]
-                self._pools_end[level, entry] = cell
+        for entry in (self._num_deaths[level] % LATEST, LATEST + place):
+            self._pools[level, entry] = self._trail[game, moment]
+            self._pools_held[level, entry] = self._trail_held[game, moment]
+            self._pools_lead[level, entry] = self._actions[game, repeated % HISTORY]
+            self._pools_end[level, entry] = cell
         self._num_deaths[level] += 1
+        self._has_killed[level, place] = True
 
     def begin(
         self,
@@ -140,8 +142,8 @@ class Practice:
         for game in np.flatnonzero(practises):
             level = levels[game]
             entry = self._rng.integers(min(self._num_deaths[level], LATEST))
-            if self._rng.random() < ALL_SHARE:
-                entry += LATEST
+            if self._rng.random() < PLACES_SHARE:
+                entry = LATEST + self._rng.choice(np.flatnonzero(self._has_killed[level]))
             self._emulator.load_game(int(game), self._pools[level, entry], pictures, tick)
             held[game] = self._pools_held[level, entry]
             lead = self._choose_lead(level, entry)
@@ -173,6 +175,7 @@ class Practice:
             "pools_end": self._pools_end.tolist(),
             "num_ticks": self._num_ticks,
             "num_deaths": self._num_deaths.tolist(),
+            "has_killed": self._has_killed.tolist(),
             "rng": self._rng.bit_generator.state,
         }
 
@@ -188,4 +191,5 @@ class Practice:
         self._num_led[:] = state["num_led"]
         self._num_ticks = state["num_ticks"]
         self._num_deaths[:] = state["num_deaths"]
+        self._has_killed[:] = state["has_killed"]
         self._rng.bit_generator.state = state["rng"]

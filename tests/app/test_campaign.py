@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mario_rl.app import command_line
 from mario_rl.app.signals import StopSignals
@@ -21,8 +22,8 @@ def campaign(tmp_path):
     project = copy_project(tmp_path)
     settings = [f"--set={name}={value}" for name, value in TINY.items()]
 
-    def command(levels, minutes):
-        command_of_user = ["levels", "--levels", levels, "--minutes-per-level", str(minutes)]
+    def command(levels, minutes, *options):
+        command_of_user = ["levels", "--levels", levels, "--minutes-per-level", str(minutes), *options]
         return start([sys.executable, str(project / "mario_rl_optimized.py"), *command_of_user, *settings])
 
     return command, project
@@ -44,6 +45,17 @@ def test_levels_are_trained_evaluated_and_exported_one_after_the_other(campaign)
         numbers = next(iter(state.values())).numpy()
         assert np.array_equal(numbers, numbers.astype(np.float16).astype(np.float32))
     assert out.count("Levels, the best policy") == 2
+    # What they can do, on a page with pictures.
+    (project / "report").mkdir()
+    code, _, err = finish(command("all", 1, "--report", str(project / "report")))
+    assert code == 0, err
+    text = (project / "report" / "levels.md").read_text()
+    trial = table["1-4"]["trials"][0]
+    (line,) = [line for line in text.splitlines() if line.startswith("| 1-4 |")]
+    assert f"| {trial['cleared'] / 31:.0%} (" in line
+    assert "30 have no model yet" in text
+    with Image.open(project / "report" / "levels.png") as strip:
+        assert strip.width > strip.height  # a row of pictures for each of the two
     # The same command again has nothing left to do.
     code, out, _ = finish(command("1-1,1-4", 0.2))
     assert code == 0
@@ -73,6 +85,7 @@ def test_a_campaign_that_is_stopped_goes_on_with_the_level_it_was_at(campaign):
         (["--levels", "9-1"], "--levels 9-1"),
         (["--levels", "1-1,castle"], "--levels castle"),
         (["--minutes-per-level", "soon"], "--minutes-per-level soon"),
+        (["--report", "nowhere"], "models/ has no model of `levels` yet"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_trained(tmp_path, capsys, words, complaint):

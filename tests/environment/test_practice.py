@@ -18,6 +18,7 @@ RUN_BUTTONS = 0x82
 HELD = np.full(2, RUN_BUTTONS, np.uint8)
 LEVELS = np.array([1, 1])  # of the two games
 NOWHERE = np.full(2, NO_CELL)
+X = np.full(2, 900)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def _practise(emulator, length):
     for decision in range(1, length + 1):
         _advance(emulator)
         practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
-    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]), NOWHERE)
+    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]), X, NOWHERE)
     return practice
 
 
@@ -66,7 +67,7 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
         _advance(emulator)
         xs.append(int(emulator.outcomes.x[0]))
         practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
-    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]), NOWHERE)
+    practice.note_deaths(np.full(2, length, np.int32), LEVELS, np.array([True, False]), X, NOWHERE)
     pictures, held = np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2, np.uint8)
     assert practice.begin(np.array([False, True]), LEVELS, held, pictures, 0).tolist() == [False, True]
     assert held.tolist() == [0, RUN_BUTTONS]
@@ -76,7 +77,7 @@ def test_an_episode_is_taken_up_some_time_before_its_death(emulator):
 
 def test_a_short_episode_and_a_game_that_left_no_trail_give_nothing(emulator):
     practice = _practise(emulator, SHORTEST_LEAD - 1)
-    practice.note_deaths(np.full(2, 100, np.int32), LEVELS, np.array([False, True]), NOWHERE)
+    practice.note_deaths(np.full(2, 100, np.int32), LEVELS, np.array([False, True]), X, NOWHERE)
     assert not practice.begin(np.array([True, True]), LEVELS, HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0).any()
 
 
@@ -84,20 +85,22 @@ def test_a_new_episode_forgets_the_trail_of_the_one_before(emulator):
     practice = _practise(emulator, 20)
     practice.begin(np.array([True, False]), LEVELS, HELD.copy(), np.zeros((2, 1, 84, 84), np.uint8), 0)
     deaths = practice.state()["num_deaths"]
-    practice.note_deaths(np.full(2, 30, np.int32), LEVELS, np.array([True, False]), NOWHERE)
+    practice.note_deaths(np.full(2, 30, np.int32), LEVELS, np.array([True, False]), X, NOWHERE)
     assert practice.state()["num_deaths"] == deaths
 
 
-def test_half_of_the_pool_keeps_the_latest_deaths_only_and_half_a_sample_of_all(emulator):
+def test_a_pool_keeps_the_latest_deaths_and_the_last_one_of_each_place(emulator):
     practice = _practise(emulator, 20)
     early = {bytes(practice._pools[1, 0])}
     for decision in range(21, 90):
         _advance(emulator)
         practice.follow(np.full(2, decision, np.int32), np.full(2, RUN), HELD, np.array([True, False]))
     for _ in range(LATEST):
-        practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]), NOWHERE)
+        practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]), 2 * X, NOWHERE)
     assert not early & {bytes(moment) for moment in practice._pools[1, :LATEST]}
-    assert early & {bytes(moment) for moment in practice._pools[1, LATEST:]}  # one of 65, of which 64 were kept
+    assert early & {bytes(moment) for moment in practice._pools[1, LATEST:]}
+    practice.note_deaths(np.full(2, 89, np.int32), LEVELS, np.array([True, False]), X + 1, NOWHERE)
+    assert not early & {bytes(moment) for moment in practice._pools[1, LATEST:]}
 
 
 def test_a_level_without_deaths_is_not_practised(emulator):

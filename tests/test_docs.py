@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mario_rl.app.levels_report import cards_of, page
+
 ROOT = Path(__file__).parent.parent
 MAX_README_LINES = 120
 MAX_LINE = 120
@@ -77,3 +79,8 @@ def test_relative_links_lead_somewhere(document):
     paths = {target.partition("#")[0] for target in targets if "://" not in target and not target.startswith("mailto:")}
     missing = {path for path in paths if path and not (document.parent / path).exists()}
     assert not missing
+
+
+def test_the_page_of_levels_is_that_of_the_models():
+    """`python mario_rl_optimized.py levels --report docs` writes it."""
+    assert (ROOT / "docs" / "levels.md").read_text() == "\n".join(page(cards_of(ROOT)))

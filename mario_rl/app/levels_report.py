@@ -35,7 +35,7 @@ PASS_STARTS, PASS_STICKY = 0.9, 0.6
 
 def write_report(project: Path, folder: Path) -> int:
     """Write page and strip. 0 when there is a model at all."""
-    cards = {level: card for level in LEVELS if (card := _card(project, level)) is not None}
+    cards = cards_of(project)
     if not cards:
         raise UserError("models/ has no model of `levels` yet, as mario-1-1.safetensors: train one first.")
     if not folder.is_dir():
@@ -48,6 +48,11 @@ def write_report(project: Path, folder: Path) -> int:
         raise UserError(f"{folder} cannot be written ({error.strerror}): give another folder to --report.") from None
     Console().line(f"{folder / PAGE} and {STRIP}: {len(cards)} of {len(LEVELS)} levels.")
     return 0
+
+
+def cards_of(project: Path) -> dict[Level, dict[str, Any]]:
+    """The cards of all models that `levels` has trained and evaluated."""
+    return {level: card for level in LEVELS if (card := _card(project, level)) is not None}
 
 
 def _card(project: Path, level: Level) -> dict[str, Any] | None:

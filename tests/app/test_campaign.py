@@ -29,6 +29,7 @@ def campaign(tmp_path):
     return command, project
 
 
+@pytest.mark.timeout(300)
 def test_levels_are_trained_evaluated_and_exported_one_after_the_other(campaign):
     command, project = campaign
     code, out, err = finish(command("1-1,1-4", 0.2), timeout_seconds=200)

@@ -97,13 +97,13 @@ def _row(level: Level, card: dict[str, Any] | None) -> str:
     if card is None:
         return f"| {level} {'| – ' * (len(HEADINGS) - 1)}|"
     search = card["search"]
-    minutes = card["minutes"] + search["minutes"]
+    minutes, cores = card["minutes"] + search["minutes"], card["machine"]["cores"]
     cells = [
         str(level) + (" from " + card["init"] if card.get("init") else ""),
         card["actions"],
         f"{search['decisions']:,}",
         f"{card['decisions']:,}",
-        f"{minutes:.1f}",
+        f"{minutes:.1f} on {cores} core{'s' if cores > 1 else ''}",
         *(_rate(trial) for trial in card["trials"]),
         str(card.get("seed", "–")),
     ]

@@ -48,7 +48,7 @@ class Episodes:
         if rules.rescue_share > 0 and self.level_map is not None:
             from mario_rl.environment.rescue import Rescue  # compiled code is loaded
 
-            rescue = Rescue(play, self.level_map, rng.spawn(1)[0])
+            rescue = Rescue(play, self.level_map, rng)  # one generator, which is saved with practice
         emulator, num_levels = self._player.emulator, len(self._level_choices)
         return Practice(emulator, num_levels, rules.practice_share, rng, rescue, rules.rescue_share)
 

@@ -20,7 +20,7 @@ OVERRIDES_NAME = "CPU_OVERRIDES"
 _ALSO_KNOWN_AS = {"LR": "LEARNING_RATE", "EPOCHS": "MAX_EPOCHS", "DISCOUNT": "GAMMA", "NUM_WORKERS": "NUM_PROCESSES"}
 
 # What runs of an earlier version did that had no such setting yet, where config_optimized.py has another way now.
-_DONE_BEFORE = {"PROGRESS": "x", "EXPLORE_SHORT_HOLD": 8}
+_DONE_BEFORE = {"PROGRESS": "x", "RESCUE_SHARE": 0.0, "EXPLORE_SHORT_HOLD": 8}
 
 Source = Literal["config", "cpu", "set", "run"]
 SOURCE_NAMES: dict[Source, str] = {

@@ -1,6 +1,7 @@
 """The whole pipeline in this process: an exact resume, weights that reach collectors, flow control."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 
 from mario_rl.app.wiring import connect
 from mario_rl.emulation.choosing import choose_emulator
+from mario_rl.emulation.rules import Level
 from mario_rl.evaluation.results import Score
+from mario_rl.searching.search import LevelSearch
 from mario_rl.settings.hardware import make_plan
 from mario_rl.storage.checkpoints import CheckpointStore
 from mario_rl.storage.runs import Run
@@ -16,10 +19,11 @@ from mario_rl.telemetry.console import Console
 from mario_rl.telemetry.metrics import JsonLinesSink, TensorBoardSink
 from mario_rl.training.limits import LimitRules, Limits
 from mario_rl.training.loop import train
+from tests.rules import PLAY
 from tests.small_runs import small_settings
 
 
-def _train(folder, settings, limits, resume=False, serial=True):
+def _train(folder, settings, limits, resume=False, serial=True, graph=None):
     """One session of training; the pipeline as it ended."""
     run = Run("test", folder / "checkpoints", folder / "models")
     store = CheckpointStore(run.checkpoints, keep=2)
@@ -28,12 +32,20 @@ def _train(folder, settings, limits, resume=False, serial=True):
     sinks = [TensorBoardSink(run.tensorboard), JsonLinesSink(run.metrics)]
     learns = limits.stopping_rule is not None
     plan = make_plan(settings, serial=serial)
-    pipeline = connect(settings, plan, console, sinks, serial=serial, ends_when_learned=learns)
+    pipeline = connect(settings, plan, console, sinks, graph, serial=serial, ends_when_learned=learns)
     missing = pipeline.saver.restore(store.load_newest()) if resume else []
     pipeline.outcome = train(pipeline, settings.schedule, limits, run, store)
     pipeline.reporter.close()
     assert pipeline.outcome.failure is None
     return pipeline, missing
+
+
+def _search():
+    """The graph of a short search of 1-1, which finds its flag."""
+    with closing(LevelSearch(PLAY, Level(1, 1), 1, 3, 2)) as search:
+        while search.figures.start_distance is None:
+            search.play_round()
+    return search.graph
 
 
 @pytest.fixture
@@ -47,6 +59,7 @@ def one_thread():
     "variant",
     [
         {"PRIORITIZED_REPLAY": True, "VALUE_HEAD": "quantiles", "VALUE_BINS": 8},  # which has the most to restore
+        {"PROGRESS": "map", "PRACTICE_SHARE": 0.9, "RESCUE_SHARE": 0.9},
         pytest.param({}, marks=pytest.mark.long),
     ],
 )
@@ -61,8 +74,12 @@ def test_a_resumed_serial_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, 
         **one_thread,
         **variant,
     )
-    whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=400))
-    _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=200))
+
+    def search():  # anew for each run, which adds to what it is given
+        return _search() if settings.task.progress == "map" else None
+
+    whole, _ = _train(tmp_path / "whole", settings, Limits(epochs=1_000, decisions=400), graph=search())
+    _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=200), graph=search())
     parts, missing = _train(tmp_path / "parts", settings, Limits(epochs=1_000, decisions=400), resume=True)
     assert missing == []
     assert whole.learner.num_updates == parts.learner.num_updates > 5

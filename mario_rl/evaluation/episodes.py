@@ -92,11 +92,19 @@ def add_sticky(
     sticky: Sticky = STICKY,
     starts: npt.NDArray[np.int32] = STARTS,
     wait_for_turn: Callable[[], bool] = _go_on,
+    fewest_cleared: float = 0.0,
 ) -> Evaluation:
-    """The second half: episodes with sticky actions, from starts drawn at random."""
+    """The second half: episodes with sticky actions, from starts drawn at random.
+
+    Where fewer than this share of the first episodes are cleared, the others are not played.
+    """
     rng = np.random.default_rng(seed)
     idle_frames = rng.choice(starts, size=sticky_episodes)
-    episodes = play_episodes(network, rules, evaluation.level, idle_frames, sticky, rng, wait_for_turn)
+    episodes: list[Episode] = []
+    for part in (idle_frames[:GAMES_AT_ONCE], idle_frames[GAMES_AT_ONCE:]):
+        if sum(episode.cleared for episode in episodes) < fewest_cleared * len(episodes):
+            break
+        episodes += play_episodes(network, rules, evaluation.level, part, sticky, rng, wait_for_turn)
     return evaluation._replace(sticky=episodes)
 
 

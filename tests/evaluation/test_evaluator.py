@@ -14,7 +14,7 @@ from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
 from mario_rl.evaluation import evaluator_process, pace
-from mario_rl.evaluation.episodes import evaluate
+from mario_rl.evaluation.episodes import GAMES_AT_ONCE, evaluate
 from mario_rl.evaluation.evaluator import Answer, EvaluatorSetup, pack_weights
 from mario_rl.evaluation.evaluator_process import EvaluatorProcess
 from mario_rl.evaluation.inline_evaluator import InlineEvaluator
@@ -238,3 +238,11 @@ def test_a_policy_that_misses_the_goal_is_not_confirmed():
     evaluator = InlineEvaluator(SETUP._replace(goal=Goal(0.5, 0.0)))
     evaluator.request(7, 0.5, _network(RUN).state_dict())
     assert evaluator.take_result().confirmation is None
+
+
+@pytest.mark.parametrize(("sticky_goal", "episodes"), [(0.2, 100), (0.6, GAMES_AT_ONCE)])
+def test_sticky_episodes_of_a_policy_that_clears_none_of_the_first_are_not_played_on(sticky_goal, episodes):
+    evaluator = InlineEvaluator(SETUP._replace(goal=Goal(0.5, sticky_goal), sticky_from_clear_rate=0.0))
+    evaluator.request(7, 0.5, _network(RUN).state_dict())
+    (evaluation,) = evaluator.take_result().evaluations
+    assert len(evaluation.sticky) == episodes

@@ -169,9 +169,9 @@ class _Watch:
 
 
 def product_settings(changes: Mapping[str, Any] | None = None) -> Settings:
-    """The settings as shipped, with some changed."""
+    """The settings as shipped, with some changed; but rewarded by x, as everything is that it is compared with."""
     values, overrides = load_config_file(PROJECT)
-    settings = choose_settings(values, overrides, changes or {}, has_gpu=has_gpu).settings
+    settings = choose_settings(values, overrides, {"PROGRESS": "x", **(changes or {})}, has_gpu=has_gpu).settings
     # Compiled before any clock runs, or every collector would compile for itself while it is measured.
     return settings.changed(EMULATOR=choose_emulator(settings.play.emulator, print))
 

@@ -21,7 +21,6 @@ from mario_rl.emulation.rules import Level
 from mario_rl.errors import UserError
 from mario_rl.evaluation.recording import record
 from mario_rl.evaluation.thorough import Trial, try_thoroughly
-from mario_rl.machine.facts import describe_machine
 from mario_rl.storage import runs
 from mario_rl.storage.files import replace_durably
 from mario_rl.storage.policies import export_policy, read_policy
@@ -137,13 +136,11 @@ def _minutes_used(run: runs.Run) -> float:
 
 def _report(project: Path, name: str, level: Level, wishes: CampaignWishes) -> dict[str, Any]:
     """Evaluate the best policy of a run as it ships, export it, and give its row of the table."""
-    models = project / "models"
-    best = models / f"{name}-best.safetensors"
-    newest = models / f"{name}-newest.safetensors"
-    if not best.exists():  # there was no time for an evaluation
-        best = newest
+    run = runs.Run(name, project / "checkpoints" / name, project / "models")
+    # There may have been no time for an evaluation.
+    best = run.best_model if run.best_model.exists() else run.newest_model
     card = json.loads(best.with_suffix(".json").read_text())
-    out = models / f"mario-{level}.safetensors"
+    out = project / "models" / f"mario-{level}.safetensors"
     export_policy(out, read_policy(best), card, half=True)
     policy = read_policy(out)  # with rounded weights
     rules = play_rules(policy)
@@ -153,7 +150,7 @@ def _report(project: Path, name: str, level: Level, wishes: CampaignWishes) -> d
         "search_minutes": card["search"]["minutes"],
         "decisions": card["decisions"],
         "minutes": card["minutes"],
-        "whole_minutes": json.loads(newest.with_suffix(".json").read_text())["minutes"],
+        "whole_minutes": json.loads(run.newest_model.with_suffix(".json").read_text())["minutes"],
         "transfer": wishes.transfer and level in COPIES,
         "trials": [_as_row(trial) for trial in trials],
     }
@@ -165,7 +162,7 @@ def _report(project: Path, name: str, level: Level, wishes: CampaignWishes) -> d
     row["film"] = str(film.relative_to(project))
     evaluation = f"python mario_rl_optimized.py evaluate models/{out.name} --seed {REPORT_SEED}"
     origin = {"seed": wishes.seed, "init": str(COPIES[level]) if row["transfer"] else None}
-    whole = {"whole_minutes": row["whole_minutes"], "machine": describe_machine()}
+    whole = {"whole_minutes": row["whole_minutes"], "machine": runs.read_machine(run)}
     export_policy(out, policy, card | origin | whole | {"evaluation": evaluation, "trials": row["trials"]}, half=True)
     return row | {"finished": time.strftime("%Y-%m-%d")}
 

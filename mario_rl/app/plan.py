@@ -25,9 +25,10 @@ def describe_plan(plan: HardwarePlan, chosen: ChosenSettings, run_name: str, *, 
     if plan.workers > 1:
         use = f" for {plan.workers} training workers"
     title = f"Mario RL, run {run_name}: level {' '.join(map(str, task.levels_played))}, {play.actions} actions"
+    cores = num_cores()
     lines = [
         f"{title}, seed {settings.run.seed}",
-        f"  device       {plan.device.type}: {plan.device_name}, {num_cores()} cores",
+        f"  device       {plan.device.type}: {plan.device_name}, {cores} core{'s' if cores > 1 else ''}",
         f"  emulator     {EMULATORS[play.emulator]}",
         f"  threads      {collectors}; learner {plan.learner_threads}{use}",
         f"  precision    {plan.precision.value}: {plan.precision.reason}",

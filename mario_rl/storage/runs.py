@@ -174,6 +174,12 @@ def read_search(run: Run) -> dict[str, Any]:
     return found[0] if found else {"decisions": 0, "minutes": 0.0}
 
 
+def read_machine(run: Run) -> dict[str, Any]:
+    """Where the run was first started."""
+    machine: dict[str, Any] = _read_record(run)["sessions"][0]["machine"]
+    return machine
+
+
 def _read_record(run: Run) -> dict[str, Any]:
     try:
         record = json.loads((run.checkpoints / RECORD).read_text())

@@ -22,8 +22,8 @@ FALLBACK_ACTIONS = "complex"  # taken where a search finds no way with ACTIONS (
 MAP_REWARD = 0.8  # for each cell (16 x 16 pixels) nearer to the flag: about what running earns by x
 REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a death at -1
 FLAG_BONUS = 8.0  # for the flag: what running on for ever would be worth (0.8 a decision). Less, and it is avoided
-RESCUE_SHARE = 0.25  # of practice follows a way past the death that random play has found, where there is a map
 PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
+RESCUE_SHARE = 0.25  # of practice follows a way past the death that random play has found, where there is a map
 
 # --- Collectors: processes that play ----------------------------------------------------------------------------------
 NUM_PROCESSES = 4  # a collector plays some thousand decisions/s, or 100 to 200 with nes-py

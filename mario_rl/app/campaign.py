@@ -129,9 +129,11 @@ def _run_child(command: list[str]) -> int:
 
 
 def _minutes_used(run: runs.Run) -> float:
-    """What the run has taken so far, search included."""
-    card = json.loads(run.newest_model.with_suffix(".json").read_text())
-    return float(card["minutes"]) + float(card["search"]["minutes"])
+    """What the run's training has taken so far; nothing where it was killed before it could tell."""
+    try:
+        return float(json.loads(run.newest_model.with_suffix(".json").read_text())["minutes"])
+    except FileNotFoundError:
+        return 0.0
 
 
 def _report(project: Path, name: str, level: Level, wishes: CampaignWishes) -> dict[str, Any]:

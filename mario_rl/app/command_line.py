@@ -152,7 +152,7 @@ def _levels(project: Path, words: list[str]) -> int:
     )
     parser.add_argument("--levels", metavar="LIST", default="all", help="as in 1-3,2-2; default: all 32")
     parser.add_argument(
-        "--minutes-per-level", metavar="M", default="60", help="of training, at most, search included (default: 60)"
+        "--minutes-per-level", metavar="M", default="60", help="of training, at most, after the search (default: 60)"
     )
     parser.add_argument("--transfer", action="store_true", help="levels that copy others start from their weights")
     parser.add_argument("--seed", metavar="N", default="1", help="of every run (default: 1)")
@@ -260,7 +260,7 @@ def _training_parser() -> argparse.ArgumentParser:
         help="change a setting (repeatable)",
     )
     parser.add_argument("--epochs", metavar="N", help="end when the run has N epochs (default: MAX_EPOCHS)")
-    parser.add_argument("--minutes", metavar="M", help="end after M minutes of this session")
+    parser.add_argument("--minutes", metavar="M", help="end after M minutes of this session's training")
     parser.add_argument("--decisions", metavar="N", help="end when the run has N decisions")
     parser.add_argument(
         "--until-learned", action="store_true", help="end when the level is learned, even before such a limit"

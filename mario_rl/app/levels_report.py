@@ -73,7 +73,7 @@ def page(cards: dict[Level, dict[str, Any]]) -> list[str]:
         "# Levels",
         "",
         "Written by `python mario_rl_optimized.py levels --report docs` from the cards of the models in `models/`. One",
-        "run a level, all with the same settings. *Search* and *decisions* are what the map and the policy took,",
+        "run a level; a card tells its command and commit. *Search* and *decisions* are what map and policy took,",
         "*minutes* both together. The rest is the share of episodes that reached the flag, with 95 % intervals: from",
         "the 31 starts that training knows, from 30 others, and with three kinds of sticky actions, 100 episodes each.",
         "",

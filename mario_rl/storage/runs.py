@@ -57,7 +57,11 @@ def new_run(project: Path, levels: Sequence[Level], wish: str | None = None) -> 
     """A run with a name of its own: as wished, or the levels and the time. This process claims it."""
     folder = project / "checkpoints"
     stem = wish or f"mario-{'+'.join(map(str, levels))}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    if wish is not None and (folder / wish).exists():
+    if wish is not None and (folder / wish).is_dir():
+        run = Run(wish, folder / wish, project / "models")
+        claim(run)
+        if not (run.checkpoints / RECORD).exists():
+            return run  # it was stopped in its search, before there was anything to go on with
         raise CheckpointError(f"There is a run {wish} already: go on with --resume {wish}, or choose another --name.")
     name, number = stem, 1
     while True:

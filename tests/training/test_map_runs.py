@@ -47,3 +47,18 @@ def test_ctrl_c_ends_a_search_before_training(project):
     code, stdout, stderr = finish(process, timeout_seconds=10)
     assert code == 128 + signal.SIGINT
     assert "Traceback" not in stdout + stderr
+
+
+def test_a_named_run_that_was_stopped_in_its_search_can_be_started_again(project):
+    settings = MAP | {"WORLD": 8}
+    process = start(command(project, "--name", "castle", **settings))
+    wait_for(process, r"\[SEARCH\]")
+    process.send_signal(signal.SIGINT)
+    finish(process, timeout_seconds=10)
+    settings["SEARCH_MINUTES"] = 0.01
+    code, _, stderr = run(command(project, "--name", "castle", "--decisions", "100", **settings))
+    assert code == 0, stderr
+    assert only_run(project).name == "castle"
+    code, _, stderr = run(command(project, "--name", "castle", **settings))
+    assert code == 2
+    assert "--resume castle" in stderr

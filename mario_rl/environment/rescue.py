@@ -35,6 +35,12 @@ class Rescue:
         self._bounds = action_bounds(play.actions, RIGHT_PROBABILITY)
         self._cartridge = FastConsole().cartridge
         self._canvas = np.zeros(1, CANVAS)
+        # What attempts are played in; 5 MB that need not be found again each time.
+        self._consoles = np.empty(ATTEMPTS_AT_ONCE, CONSOLE)
+        self._moments = np.empty((ATTEMPTS_AT_ONCE, LONGEST), CONSOLE)
+        self._buttons = np.zeros((ATTEMPTS_AT_ONCE, LONGEST), np.uint8)
+        self._walks = np.zeros((ATTEMPTS_AT_ONCE, 1 + LONGEST), np.int64)
+        self._lengths = np.zeros(ATTEMPTS_AT_ONCE, np.int64)
 
     def find(self, console: np.void, cell: np.int64) -> npt.NDArray[np.int64] | None:
         """Actions that lead from this console past this cell, where Mario died; None where none were found."""
@@ -59,17 +65,17 @@ class Rescue:
         return None
 
     def _play_on(self, console: np.void) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Buttons, cells and lengths of some continuations."""
+        """Buttons, cells and lengths of some continuations; the next call overwrites them.
+
+        Behind a continuation's length lies what was left of earlier ones.
+        """
         count, rng = ATTEMPTS_AT_ONCE, self._rng
-        consoles, moments = np.empty(count, CONSOLE), np.empty((count, LONGEST), CONSOLE)
-        consoles[:] = console
-        buttons = np.zeros((count, LONGEST), np.uint8)
-        walks = np.zeros((count, 1 + LONGEST), np.int64)
-        lengths = np.zeros(count, np.int64)
+        self._consoles[:] = console
+        buttons, walks, lengths = self._buttons, self._walks, self._lengths
         seeds = rng.integers(2**63, size=count, dtype=np.uint64)
         num_decisions = np.full(count, LONGEST)
         chances = (seeds, num_decisions, rng.choice(MAX_HOLDS, size=count), self._joypad, self._bounds)
-        results = (buttons, walks, moments, lengths)
-        if not wander(consoles, self._cartridge, self._canvas, *chances, self._frame_skip, *results, 0, count):
+        results = (buttons, walks, self._moments, lengths)
+        if not wander(self._consoles, self._cartridge, self._canvas, *chances, self._frame_skip, *results, 0, count):
             raise RuntimeError(STRAYED)
         return buttons, walks, lengths

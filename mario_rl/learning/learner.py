@@ -47,7 +47,7 @@ class Learner:
         self._is_finite = torch.ones((), dtype=torch.bool, device=device)  # of the update in hand
         self._loss_function = self._build_loss()
         self._has_begun = False
-        self._transfer = Transfer(rules.batch_size, device)
+        self._transfer = Transfer(rules.batch_size, device, self.autocast_dtype)
         self._sums = torch.zeros(3, device=device)  # loss, TD error, Q
         self._gradient_norm_sum = torch.zeros((), device=device)
         self._num_micro_batches = 0
@@ -116,9 +116,14 @@ class Learner:
         self.scaler.scale(figures.loss / self.rules.gradient_accumulation_steps).backward()  # type: ignore[no-untyped-call]
         return figures
 
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The precision of convolutions; None: float32 throughout."""
+        return self._execution.autocast_dtype
+
     def autocast(self) -> torch.autocast:
         """The precision of a forward pass, here and in a worker."""
-        dtype = self._execution.autocast_dtype
+        dtype = self.autocast_dtype
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def _begin_gradients(self, batch: MicroBatch) -> LossFigures:
@@ -189,8 +194,7 @@ class Learner:
 
     def targets_ahead(self) -> TargetsAhead:
         """What lets the sampling thread compute targets; on a CPU only."""
-        dtype = self._execution.autocast_dtype
-        return TargetsAhead(self.networks.online, self.networks.target, self.rules.batch_size, dtype)
+        return TargetsAhead(self.networks.online, self.networks.target, self.rules.batch_size, self.autocast_dtype)
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, Adam's moments, and torch's random numbers."""

@@ -28,7 +28,7 @@ class TargetsAhead:
         self._copies = tuple(copy.deepcopy(network).eval().requires_grad_(False) for network in self._sources)
         self._dtype = autocast_dtype
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
-        self._next_states = torch.empty(shape, memory_format=torch.channels_last)
+        self._next_states = torch.empty(shape, dtype=autocast_dtype, memory_format=torch.channels_last)
 
     def refresh(self) -> None:
         """Copy the networks as they are now. Called by the learner's thread while the sampling thread rests."""

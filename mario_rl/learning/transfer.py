@@ -15,7 +15,7 @@ from mario_rl.replay.sampler import SampleBuffer
 class Transfer:
     """Holds the sample call in hand, and one micro-batch of it as the network wants it."""
 
-    def __init__(self, batch_size: int, device: torch.device) -> None:
+    def __init__(self, batch_size: int, device: torch.device, autocast_dtype: torch.dtype | None = None) -> None:
         self._batch_size = batch_size
         self._device = device
         # On a CPU the sample is used where it lies; a GPU has a copy of its own, made when the first sample comes.
@@ -27,8 +27,10 @@ class Transfer:
         self._targets: Tensor | None = None
         self._td_errors: Tensor | None = None
         shape = (batch_size, STACK_SIZE, FRAME_SIZE, FRAME_SIZE)
+        # In the precision of the first convolution, which would convert them at each of its calls otherwise.
+        dtype = torch.bfloat16 if autocast_dtype is torch.bfloat16 else torch.float32
         self._states, self._next_states = (
-            torch.empty(shape, device=device, memory_format=torch.channels_last) for _ in range(2)
+            torch.empty(shape, dtype=dtype, device=device, memory_format=torch.channels_last) for _ in range(2)
         )
 
     def load(self, sample: SampleBuffer) -> None:

@@ -91,7 +91,7 @@ class _Worker:
         self._online = copy.deepcopy(learner.networks.online).train()
         self._online_eval = eval_twin(self._online)
         self._target = copy.deepcopy(learner.networks.target)
-        self._transfer = Transfer(rules.batch_size, learner.device)
+        self._transfer = Transfer(rules.batch_size, learner.device, learner.autocast_dtype)
 
     def train(self) -> int:
         """One round: draw, accumulate, step."""

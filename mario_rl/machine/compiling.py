@@ -20,6 +20,7 @@ _PACKAGE = Path(__file__).parent.parent
 # Whatever compiled code is made of, directly or not; tests/test_imports.py finds a missing one.
 SOURCES = sorted(
     [
+        _PACKAGE / "agent" / "pictures.py",
         *_PACKAGE.glob("emulation/*.py"),
         *_PACKAGE.glob("emulation/fast/*.py"),
         _PACKAGE / "environment" / "wandering.py",

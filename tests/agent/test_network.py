@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -43,6 +44,15 @@ def test_pictures_are_scaled_and_channels_last_with_and_without_a_buffer():
     torch.testing.assert_close(reused, fresh)
     assert reused.data_ptr() == buffer.data_ptr()
     assert fresh.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pictures_are_scaled_alike_wherever_they_lie(dtype):
+    memory = torch.randint(0, 256, (3, 2, 84, 84, 4), dtype=torch.uint8).permute(0, 1, 4, 2, 3)
+    for stacks in (memory[:, 1], memory[1:, 0].contiguous(), torch.arange(28_224).view(1, 4, 84, 84).to(torch.uint8)):
+        for layout in (torch.channels_last, torch.contiguous_format):
+            out = scale_pictures(stacks, torch.empty(stacks.shape, dtype=dtype).to(memory_format=layout))
+            assert torch.equal(out, ((stacks.float() - 127.5) * (1 / 127.5)).to(dtype))
 
 
 def test_the_eval_twin_follows_every_change_and_never_touches_the_statistics():

@@ -21,7 +21,7 @@ SEARCH_MINUTES = 5.0  # a level, at most; most flags are found within 20 s on tw
 FALLBACK_ACTIONS = "complex"  # taken where a search finds no way with ACTIONS (8-4's pipes need DOWN); the same: never
 MAP_REWARD = 0.8  # for each cell (16 x 16 pixels) nearer to the flag: about what running earns by x
 REWARD_SCALE = 1 / 15  # the raw reward is clipped to +-15 a frame: this puts a death at -1
-FLAG_BONUS = 8.0  # for the flag: what running on for ever would be worth (0.8 a decision). Less, and it is avoided
+FLAG_BONUS = 16.0  # for the flag: what running on for ever would be worth (0.8 a decision). Less, and it is avoided
 PRACTICE_SHARE = 0.5  # of the episodes start shortly before a recent death, not at the level's start (fast emulator)
 RESCUE_SHARE = 0.25  # of practice follows a way past the death that random play has found, where there is a map
 
@@ -59,13 +59,13 @@ GRADIENT_ACCUMULATION_STEPS = 4  # micro-batches an optimizer step: 4 x 512 = an
 TRAINING_WORKERS = 1  # more are as fast as one on two cores (docs/benchmarks.md, `locks`), with older gradients
 TRAINING_STEPS_PER_SAMPLE = 4  # micro-batches drawn by one sample call; no experience is used twice because of it
 LEARNING_RATE = 1e-3  # Adam's at the start ...
-FINAL_LEARNING_RATE = 1e-4  # ... and after LEARNING_RATE_DECAY_DECISIONS: large steps learn fast, small ones hold still
-LEARNING_RATE_DECAY_DECISIONS = 400_000  # in equal ratios
+FINAL_LEARNING_RATE = 3e-5  # ... and after LEARNING_RATE_DECAY_DECISIONS: large steps learn fast, small ones hold still
+LEARNING_RATE_DECAY_DECISIONS = 600_000  # in equal ratios
 ADAM_EPSILON = 1e-5  # larger than torch's 1e-8: small second moments otherwise make huge steps
 MAX_GRADIENT_NORM = 10.0  # clipping: one surprising death must not undo an hour
 MAX_BAD_UPDATES = 20  # updates in a row that are not numbers; each is left out, and this many are too many ...
 WHEN_UPDATES_FAIL = "roll_back"  # ... then: back to the last checkpoint with half the rate; or "stop"
-GAMMA = 0.9  # looks about 10 decisions ahead, 0.7 s: as far as a jump
+GAMMA = 0.95  # looks about 20 decisions ahead, 1.3 s: with 0.9 a fall is over the horizon, and waiting never pays
 N_STEP = 5  # rewards counted one by one before the network's own guess takes over
 PICTURE_SHIFT = 2  # pixels: states are trained on shifted by up to these, or they are learned by heart
 TARGET_UPDATE = "hard"  # "hard" copies every TARGET_UPDATE_INTERVAL updates; "soft" moves by TARGET_TAU at each one
@@ -76,7 +76,7 @@ NETWORK = "convolutions"  # what sees the pictures: a trunk of mario_rl/agent/ne
 NETWORK_CHANNELS = (32, 64, 64)  # filters of the three convolutions
 HIDDEN_UNITS = 512  # units of each of the two streams (value, advantage) behind them
 VALUE_HEAD = "histogram"  # a value is learned as a distribution: as a "histogram", or as its "quantiles"
-VALUE_BINS = 60  # the histogram's bins, of 0.2 between -3 and 9, which follow from GAMMA; or the number of quantiles
+VALUE_BINS = 105  # the histogram's bins, of 0.2 between -3 and 18, which follow from GAMMA; or number of quantiles
 
 # --- Hardware ---------------------------------------------------------------------------------------------------------
 DEVICE = "auto"  # "auto" takes a CUDA GPU where there is one; "cpu" or "cuda" insist
@@ -118,6 +118,7 @@ CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # half of the filters: a core trains on more than twice as many samples/s
     "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
     "BATCH_SIZE": 64,  # 128 would be 1.3 times as fast a sample, but fewer, larger updates learned less
+    "BUFFER_SIZE": 200_000,  # 1.4 GB: what was mastered long ago stays in it, and half of a run ends before it is full
     "REPLAY_RATIO": 4.0,  # the learner is the limit: new experience teaches more than old one once more
     "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 64 samples, 6,400 decisions
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mario_rl.emulation import rules
 from mario_rl.emulation.emulator import NO_RESTART, SCREEN_HEIGHT, SCREEN_WIDTH, Outcomes
-from mario_rl.emulation.greys import GREY_WEIGHTS
+from mario_rl.emulation.greys import RED_SHARE
 from mario_rl.emulation.rom import find_rom
 from mario_rl.emulation.rules import NOOP, Level
 from mario_rl.experience import FRAME_SIZE, FrameArray
@@ -112,9 +112,6 @@ def _begin_level(level: Level) -> NesPyConsole:
     return console
 
 
-_BGRX_TO_GREY = np.array([[*reversed(GREY_WEIGHTS), 0.0]])
-
-
 class NesPyEmulator:
     """A batch of nes-py consoles, played one after the other."""
 
@@ -123,7 +120,6 @@ class NesPyEmulator:
         self.outcomes = Outcomes.empty(self.num_games)
         self._games = [_Game(level) for level in levels]
         self._earlier = np.zeros(self.num_games, np.uint8)  # buttons of the last step
-        self._grey = np.empty((SCREEN_HEIGHT, SCREEN_WIDTH), np.uint8)
 
     def reset(self) -> None:
         """Put every game back to the level's first frame."""
@@ -161,8 +157,11 @@ class NesPyEmulator:
     def draw(self, pictures: FrameArray, tick: int) -> None:
         """Draw every game as it is now, grey and resized."""
         for game, picture in zip(self._games, pictures[:, tick], strict=True):
-            cv2.transform(game.console.screen_bgrx, _BGRX_TO_GREY, dst=self._grey)
-            cv2.resize(self._grey, (FRAME_SIZE, FRAME_SIZE), dst=picture, interpolation=cv2.INTER_AREA)
+            # `greys.grey_levels` with fewer passes over the screen; differences below 0 are 0.
+            blue, green, red, _ = cv2.split(game.console.screen_bgrx)
+            warm = cv2.max(cv2.convertScaleAbs(red, alpha=RED_SHARE), green)
+            grey = cv2.subtract(warm, cv2.subtract(blue, warm))
+            cv2.resize(grey, (FRAME_SIZE, FRAME_SIZE), dst=picture, interpolation=cv2.INTER_AREA)
 
     def ram(self, game: int) -> npt.NDArray[np.uint8]:
         """A game's memory, live."""

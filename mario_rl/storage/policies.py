@@ -19,7 +19,7 @@ from mario_rl.storage.files import replace_durably
 
 FORMAT = "mario-rl-policy-3"
 OBSERVATION = (
-    "4 pictures of 84 x 84 pixels, grey with dark blues, -1 to 1, held buttons in the corner"  # what the network sees
+    "4 pictures of 84 x 84 pixels, grey with a dark sky, -1 to 1, held buttons in the corner"  # what the network sees
 )
 
 

@@ -20,7 +20,7 @@ from mario_rl.collecting.collector import CollectorSetup
 from mario_rl.collecting.parallel_source import ParallelSource
 from mario_rl.collecting.serial_source import SerialSource
 from mario_rl.collecting.source import ExperienceSource
-from mario_rl.evaluation.evaluator import STICKY_FROM_CLEAR_RATE, Evaluator, EvaluatorSetup
+from mario_rl.evaluation.evaluator import Evaluator, EvaluatorSetup
 from mario_rl.evaluation.evaluator_process import EvaluatorProcess
 from mario_rl.evaluation.inline_evaluator import InlineEvaluator
 from mario_rl.learning.learner import Learner
@@ -101,11 +101,10 @@ def connect(
         for number, seed in enumerate(collector_seeds)
     ]
     source = _make_source(context, setups, slots, replay, ledger, console, keeper, serial=serial)
-    sticky_from = min(STICKY_FROM_CLEAR_RATE, settings.limits.stop_at_clear_rate)
-    goal = settings.limits.goal if ends_when_learned else None
+    goal = settings.limits.goal if ends_when_learned and settings.limits.goal.is_possible else None
     evaluator = _make_evaluator(
         context,
-        EvaluatorSetup(play, task.levels_played, shape, EVALUATION_SEED, goal, sticky_from),
+        EvaluatorSetup(play, task.levels_played, shape, EVALUATION_SEED, goal),
         ledger,
         source,
         serial=serial,

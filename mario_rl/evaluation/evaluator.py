@@ -19,7 +19,8 @@ from mario_rl.environment.task import PlayRules
 from mario_rl.evaluation.episodes import UNSEEN_STARTS, add_sticky, evaluate, evaluate_starts
 from mario_rl.evaluation.results import Evaluation, Goal, summarise
 
-# A policy that does not clear the level from nearly all starts is not worth a hundred episodes more.
+# A policy that does not clear the level from nearly all starts is not worth a hundred episodes more. Where there is a
+# goal, it decides: sticky episodes of a policy that misses it would only keep the next policy waiting.
 STICKY_FROM_CLEAR_RATE = 0.9
 # Of the first 32 sticky episodes: a policy that reaches the goal clears so many less in one case of a hundred.
 STICKY_MARGIN = 0.2
@@ -65,7 +66,6 @@ class EvaluatorSetup(NamedTuple):
     network: NetworkShape
     seed: int
     goal: Goal | None = None  # that ends the run; None: nothing is confirmed
-    sticky_from_clear_rate: float = STICKY_FROM_CLEAR_RATE
     cpu_share: float = CPU_SHARE
 
 
@@ -108,14 +108,14 @@ def answer(
     network.load_state_dict(unpack_weights(request.weights))
     play, goal = setup.play, setup.goal
     evaluations = [evaluate_starts(network, play, level, wait_for_turn=wait_for_turn) for level in setup.levels]
-    if goal is not None and summarise(evaluations).clear_rate >= goal.clear_rate:
+    if summarise(evaluations).clear_rate < (STICKY_FROM_CLEAR_RATE if goal is None else goal.clear_rate):
+        return Answer(evaluations, None)
+    fewest = 0.0
+    if goal is not None:
         hurry()
-    # Hopeless ones would delay the next policy's turn by minutes.
-    fewest = 0.0 if goal is None else goal.sticky_clear_rate - STICKY_MARGIN
+        fewest = goal.sticky_clear_rate - STICKY_MARGIN
     evaluations = [
         add_sticky(evaluation, network, play, setup.seed, wait_for_turn=wait_for_turn, fewest_cleared=fewest)
-        if evaluation.clear_rate >= setup.sticky_from_clear_rate
-        else evaluation
         for evaluation in evaluations
     ]
     if goal is None or not goal.is_reached(summarise(evaluations).score):

@@ -71,6 +71,11 @@ class Goal(NamedTuple):
     clear_rate: float
     sticky_clear_rate: float
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether a policy can reach it: a rate above 1 means that a run never ends by it."""
+        return max(self) <= 1.0
+
     def is_reached(self, score: Score) -> bool:
         """Whether this policy does."""
         return score.clear_rate >= self.clear_rate and score.sticky_clear_rate >= self.sticky_clear_rate

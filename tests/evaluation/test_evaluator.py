@@ -207,7 +207,7 @@ def test_a_slow_evaluation_that_gives_signs_of_life_is_not_taken_for_a_hang(eval
 def test_a_policy_that_reaches_the_goal_is_confirmed_at_full_speed_with_other_starts(monkeypatch):
     monkeypatch.setattr(evaluator_process, "NICENESS", 0)
     arrived = threading.Semaphore(0)
-    slow = SETUP._replace(goal=Goal(0.0, 0.0), sticky_from_clear_rate=0.0, cpu_share=0.5)
+    slow = SETUP._replace(goal=Goal(0.0, 0.0), cpu_share=0.5)
     evaluator = EvaluatorProcess(multiprocessing.get_context("spawn"), slow, arrived.release)
     evaluator.start()
     try:
@@ -234,15 +234,16 @@ def test_a_hurried_evaluation_does_not_sleep():
     assert time.monotonic() - begun < 1.0  # five seconds at a hundredth of a core
 
 
-def test_a_policy_that_misses_the_goal_is_not_confirmed():
+def test_a_policy_that_misses_the_goal_makes_room_for_the_next_at_once():
     evaluator = InlineEvaluator(SETUP._replace(goal=Goal(0.5, 0.0)))
     evaluator.request(7, 0.5, _network(RUN).state_dict())
-    assert evaluator.take_result().confirmation is None
+    (evaluation,), confirmation = evaluator.take_result()[1:]
+    assert (len(evaluation.starts), evaluation.sticky, confirmation) == (31, [], None)
 
 
 @pytest.mark.parametrize(("sticky_goal", "episodes"), [(0.2, 100), (0.6, GAMES_AT_ONCE)])
 def test_sticky_episodes_of_a_policy_that_clears_none_of_the_first_are_not_played_on(sticky_goal, episodes):
-    evaluator = InlineEvaluator(SETUP._replace(goal=Goal(0.5, sticky_goal), sticky_from_clear_rate=0.0))
+    evaluator = InlineEvaluator(SETUP._replace(goal=Goal(0.0, sticky_goal)))
     evaluator.request(7, 0.5, _network(RUN).state_dict())
     (evaluation,) = evaluator.take_result().evaluations
     assert len(evaluation.sticky) == episodes

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mario_rl.emulation.emulator import NO_RESTART
+from mario_rl.environment.observation import OBSERVATION
 from mario_rl.environment.player import Player
 from mario_rl.environment.practice import Practice
 from mario_rl.environment.rewards import TrainingReward
@@ -139,7 +140,8 @@ class Episodes:
     def _format(self) -> str:
         practice = "practice by places with a lead or rescue" if self._practice is not None else "no practice"
         levels = " ".join(map(str, self._level_choices))
-        return f"{self._player.emulator.state_format}, {len(self._over)} games of {levels}, cells, {practice}"
+        games = f"{len(self._over)} games of {levels}"
+        return f"{self._player.emulator.state_format}, {games}, {OBSERVATION}, cells, {practice}"
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         own = {"levels": self._levels, "practises": self._practises, "over": self._over, "row_cells": self._cells}

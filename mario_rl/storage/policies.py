@@ -14,13 +14,11 @@ from safetensors.torch import save
 from mario_rl.agent.network import NETWORK_SETTINGS, NetworkShape, QNetwork
 from mario_rl.emulation.rules import Level
 from mario_rl.environment.actions import ACTION_SETS, ActionSet
+from mario_rl.environment.observation import OBSERVATION
 from mario_rl.errors import UserError
 from mario_rl.storage.files import replace_durably
 
 FORMAT = "mario-rl-policy-3"
-OBSERVATION = (
-    "4 pictures of 84 x 84 pixels, grey with a dark sky, -1 to 1, held buttons in the corner"  # what the network sees
-)
 
 
 class PolicyError(UserError):

@@ -10,6 +10,7 @@ import torch
 from mario_rl.accounts.flow import FlowControl
 from mario_rl.accounts.ledger import Ledger
 from mario_rl.agent.network import NETWORK_SETTINGS, NetworkShape, QNetwork
+from mario_rl.environment.observation import OBSERVATION
 from mario_rl.ranges import Between
 from mario_rl.replay.sampler import Sampler
 from mario_rl.replay.saving import COMPRESSED_SHARE, ReplayBlocks, restore_replay
@@ -56,6 +57,7 @@ class RunSaver:
         parts = self._parts | {"sampler": self.sampler}
         numbers: dict[str, Any] = {name: part.state() for name, part in parts.items()}
         numbers["network_shape"] = self._policy.shape._asdict()
+        numbers["observation"] = OBSERVATION
         tensors = {name: tensor for part in parts.values() for name, tensor in part.tensors().items()}
         blocks = None
         if self._rules.checkpoint_replay:
@@ -89,14 +91,19 @@ class RunSaver:
         flow.follow_new_ratio(ledger.collected, ledger.trained)
         layout = numbers.get("replay")
         num_actions = self._policy.shape.num_actions
-        restored = bool(layout) and restore_replay(
-            replay, layout, checkpoint.read_replay, self._streams_per_collector, num_actions
+        sees_the_same = numbers.get("observation") == OBSERVATION
+        restored = (
+            bool(layout)
+            and sees_the_same
+            and restore_replay(replay, layout, checkpoint.read_replay, self._streams_per_collector, num_actions)
         )
         # Priorities belong to the rows that they were given to.
         sampler_state = numbers["sampler"] if restored else {"rng": numbers["sampler"]["rng"]}
         sampler.check(sampler_state, checkpoint.tensors)
         sampler.load(sampler_state, checkpoint.tensors)
         missing = []
+        if not sees_the_same:
+            missing.append("an earlier version drew pictures in other greys, so its policy has to get used to these")
         is_warm = ledger.collected >= flow.begin_collected
         too_few = replay.num_rows < min(flow.rules.warmup_experiences, ledger.collected)
         if too_few or (is_warm and not sampler.can_draw()):

@@ -21,6 +21,7 @@ from mario_rl.app.signals import StopSignals
 from mario_rl.app.wiring import connect
 from mario_rl.emulation.choosing import choose_emulator
 from mario_rl.emulation.rules import Level
+from mario_rl.environment.observation import OBSERVATION
 from mario_rl.errors import UserError
 from mario_rl.evaluation import recording
 from mario_rl.evaluation.results import Episode, Score
@@ -31,7 +32,7 @@ from mario_rl.settings import hardware
 from mario_rl.settings.hardware import make_plan
 from mario_rl.storage import checkpoints, runs
 from mario_rl.storage.checkpoints import MANIFEST, NUMBERS, TENSORS, CheckpointError, CheckpointStore
-from mario_rl.storage.policies import FORMAT, OBSERVATION, Policy, PolicyError, export_policy, read_policy
+from mario_rl.storage.policies import FORMAT, Policy, PolicyError, export_policy, read_policy
 from mario_rl.telemetry import plots as plotting
 from mario_rl.training import loop as training
 from mario_rl.training.limits import Limits

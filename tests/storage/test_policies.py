@@ -7,8 +7,9 @@ from safetensors.torch import save_file
 
 from mario_rl.agent.network import NetworkShape, QNetwork
 from mario_rl.emulation.rules import Level
+from mario_rl.environment.observation import OBSERVATION
 from mario_rl.storage import policies
-from mario_rl.storage.policies import FORMAT, OBSERVATION, Policy, PolicyError, export_policy, load_policy, read_policy
+from mario_rl.storage.policies import FORMAT, Policy, PolicyError, export_policy, load_policy, read_policy
 
 SHAPE = NetworkShape((4, 6, 8), 10, 7)
 CARD = {"run": "mario-1-2-x", "decisions": 1_234}

@@ -19,6 +19,8 @@ FLOAT_STATE = 0x001D
 X_PAGE, X_IN_PAGE = 0x006D, 0x0086
 Y_VIEWPORT, Y_IN_VIEWPORT = 0x00B5, 0x00CE
 AREA_DATA = 0x00E7  # two bytes: where in the ROM the area's objects are described
+LAID_OUT_PAGE = 0x0725  # up to which page the game has laid out the level, mostly the one behind Mario's
+LOOP_COMMAND = 0x0745  # not 0 while a maze is about to decide whether it sends Mario back
 LOOP_COUNTERS = 0x06D9  # two of them: how far Mario has come in a maze that sends him back, and how much was right
 CHANGE_AREA_TIMER = 0x06DE
 STAGE, WORLD, AREA = 0x075C, 0x075F, 0x0760
@@ -66,11 +68,15 @@ def cell(ram: Ram) -> int:
     """The place where Mario is, as one number: level, area, position in a maze, and 16 x 16 pixels of the area.
 
     An area is told by where its description lies. The area's number (0x0750) would be wrong: that is where the next
-    pipe leads. A place in a maze counts as often as its loops can be told apart: the way on is another each time.
+    pipe leads. A place in a maze counts as often as its loops can be told apart: the way on is another each time. And
+    it counts anew where Mario can be before, while and after the maze decides whether it sends him back: else a wrong
+    passage would look as if it led on.
     """
     level = (ram[WORLD] & 7) * 4 + (ram[STAGE] & 3) + 1
     area = ram[AREA_DATA + 1] * 256 + ram[AREA_DATA]
-    loop = (ram[LOOP_COUNTERS] & 15) * 16 + (ram[LOOP_COUNTERS + 1] & 15)
+    undecided = 64 if ram[LOOP_COMMAND] else 0
+    pages_ahead = (ram[LAID_OUT_PAGE] + 3 - ram[X_PAGE]) & 3
+    loop = undecided + (ram[LOOP_COUNTERS] & 3) * 16 + pages_ahead * 4 + (ram[LOOP_COUNTERS + 1] & 3)
     x = ram[X_PAGE] * 16 + ram[X_IN_PAGE] // 16
     y = (ram[Y_VIEWPORT] & 15) * 16 + ram[Y_IN_VIEWPORT] // 16
     return (((level * 65536 + area) * 256 + loop) * 4096 + x) * 256 + y

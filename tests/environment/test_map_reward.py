@@ -25,11 +25,23 @@ def maze():
                 search.play_round()
     level_map = LevelMap(1)
     level_map.draw(search.graph, search.graph.num_edges)
-    return level, level_map
+    return level, level_map, search.graph.cells
+
+
+def test_a_wrong_passage_does_not_look_as_if_it_led_on(maze):
+    _, level_map, cells = maze
+    distances = level_map.distances(cells)
+    columns, rows = (cells >> 8) & 0xFFF, cells & 0xFF
+    before_the_decision = ((cells >> 26) & 1 == 1) & (columns >= 59) & (columns <= 62) & (distances != UNKNOWN)
+    upper, lower = (distances[before_the_decision & (rows == row)] for row in (20, 27))
+    assert len(upper) > 1
+    assert len(lower) > 1
+    # The upper passage leads on, the lower one back to the level's start, 60 cells away.
+    assert lower.min() > upper.max() + 40
 
 
 def test_what_is_gained_between_two_moments_is_the_difference_of_their_distances(maze):
-    level, level_map = maze
+    level, level_map, _ = maze
     rng = np.random.default_rng(0)
     pictures = np.empty((NUM_GAMES, 1, 84, 84), np.uint8)
     num_returns = 0
@@ -57,5 +69,5 @@ def test_what_is_gained_between_two_moments_is_the_difference_of_their_distances
 
 
 def test_a_cell_that_is_not_on_the_map_changes_nothing(maze):
-    _, level_map = maze
+    _, level_map, _ = maze
     assert level_map.distances(np.array([2**50 + 1])).tolist() == [UNKNOWN]

@@ -156,5 +156,5 @@ def _assemble(strips: dict[Level, npt.NDArray[np.uint8]]) -> Image.Image:
 def _save_picture(out: Path, picture: Image.Image) -> None:
     """As a PNG of few colours: the console has no more than 64."""
     temporary = out.with_name(f".{out.name}")
-    picture.quantize(64, dither=Image.Dither.NONE).save(temporary, "PNG", optimize=True)
+    picture.quantize(256, dither=Image.Dither.NONE).save(temporary, "PNG", optimize=True)
     temporary.replace(out)

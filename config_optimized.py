@@ -118,7 +118,7 @@ CPU_OVERRIDES = {
     "NETWORK_CHANNELS": (16, 32, 32),  # half of the filters: a core trains on more than twice as many samples/s
     "HIDDEN_UNITS": 256,  # half: with 1,568 features in front, this matrix is the larger part of the weights
     "BATCH_SIZE": 64,  # 128 would be 1.3 times as fast a sample, but fewer, larger updates learned less
-    "BUFFER_SIZE": 200_000,  # 1.4 GB: what was mastered long ago stays in it, and half of a run ends before it is full
+    "BUFFER_SIZE": 200_000,  # 1.4 GB: what was mastered long ago stays in it longer
     "REPLAY_RATIO": 4.0,  # the learner is the limit: new experience teaches more than old one once more
     "TARGET_UPDATE_INTERVAL": 400,  # updates: 400 x 64 samples, 6,400 decisions
     "GRADIENT_ACCUMULATION_STEPS": 1,  # accumulation buys nothing where memory is not the limit

@@ -16,7 +16,7 @@ from mario_rl.replay.sampler import Extent, NothingToDrawError, SampleBuffer, Sa
 from mario_rl.replay.streams import ReplayStreams
 from mario_rl.replay.sum_tree import SumTree
 
-SMALLEST_ERROR = 1e-3  # of values that lie between -3 and 9: what is known perfectly is still seen now and then
+SMALLEST_ERROR = 1e-3  # of values that lie between -3 and 18: what is known perfectly is still seen now and then
 
 
 @dataclass(frozen=True)

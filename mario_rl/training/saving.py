@@ -103,7 +103,7 @@ class RunSaver:
         sampler.load(sampler_state, checkpoint.tensors)
         missing = []
         if not sees_the_same:
-            missing.append("an earlier version drew pictures in other greys, so its policy has to get used to these")
+            missing.append("an earlier version drew pictures in another way, so the policy has to get used to today's")
         is_warm = ledger.collected >= flow.begin_collected
         too_few = replay.num_rows < min(flow.rules.warmup_experiences, ledger.collected)
         if too_few or (is_warm and not sampler.can_draw()):

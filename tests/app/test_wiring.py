@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -168,6 +169,8 @@ def test_evaluations_are_made_kept_and_end_the_run_when_one_is_good_enough_and_c
 
 def test_the_stopping_rule_needs_a_good_evaluation_and_its_confirmation():
     rule = LimitRules(max_epochs=1, stop_at_clear_rate=0.95, stop_at_sticky_clear_rate=0.6)
+    assert rule.goal.is_possible
+    assert not replace(rule, stop_at_clear_rate=2.0).goal.is_possible  # never ends by it
     limits = Limits(epochs=1, stopping_rule=rule)
     good, poor, shaky = Score(1.0, 0.7, 3_160.0), Score(0.9, 0.7, 3_000.0), Score(1.0, 0.5, 3_160.0)
     assert limits.learned(good, None) is None

@@ -46,7 +46,7 @@ def test_a_run_of_before_the_folders_goes_on(project, kind, options):
     )
     assert newer in " ".join(stdout.split())
     assert "every emulator starts a new episode" in stdout  # the serial one's were saved without leads and cells
-    assert "an earlier version drew pictures in other greys" in stdout
+    assert "an earlier version drew pictures in another way" in stdout
     assert "replay starts empty" in stdout
     numbers = saved_numbers(folder / "checkpoints" / kind)
     assert numbers["ledger"]["collected"] >= 700 > before.numbers["ledger"]["collected"]
